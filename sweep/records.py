@@ -1,0 +1,85 @@
+"""What was measured, as plain values: one request, one look at the engine, one change of phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request of one round. Times are seconds since the round's first scheduled request; None is "not known".
+
+    `itl_ms` holds every gap between two received chunks, so `ttft_ms + sum(itl_ms)` is `e2el_ms`.
+    `lag_ms` is the real send minus the scheduled one: what the load client itself was late.
+    A failed request has `error` and no latencies.
+    """
+
+    round: int
+    index: int
+    prompt_id: str
+    scheduled_s: float | None
+    start_s: float | None
+    input_tokens: int | None
+    output_tokens: int | None
+    asked_output_tokens: int | None
+    ttft_ms: float | None
+    itl_ms: tuple[float, ...]
+    e2el_ms: float | None
+    error: str | None
+
+    @property
+    def lag_ms(self) -> float | None:
+        """Milliseconds between the scheduled and the real send."""
+        if self.scheduled_s is None or self.start_s is None:
+            return None
+        return (self.start_s - self.scheduled_s) * 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One reading of the engine's `/metrics`. Counters are totals since its start. `at_s`: seconds since launch."""
+
+    at_s: float
+    phase: str
+    running: float | None = None
+    waiting: float | None = None
+    kv_usage_share: float | None = None
+    preemptions: float | None = None
+    prefix_hits_tokens: float | None = None
+    prefix_queries_tokens: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    requests_finished: float | None = None
+    queue_time_sum_s: float | None = None
+    queue_time_count: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What the engine made of the flags, read from the engine itself (`cache_config_info`) or its start-up log."""
+
+    block_size: int | None = None
+    gpu_blocks: int | None = None
+    kv_tokens: int | None = None
+    gpu_memory_utilization: float | None = None
+    enable_prefix_caching: bool | None = None
+    cache_dtype: str | None = None
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a trial. `at_s` is monotonic, since the attempt began; `wall` is Unix time."""
+
+    attempt: int
+    at_s: float
+    wall_s: float
+    kind: str
+    phase: str
+    detail: str = ""
+    failure_class: str | None = None
+    line: str | None = None
+    exit_code: int | None = None
+    retryable: bool | None = None
+    advice: str | None = None
