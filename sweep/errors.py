@@ -1,17 +1,17 @@
 """Every error this package raises on purpose, on one screen.
 
-    SweepError
-      UserError            the user can mend it: one line, exit code 2, nothing launched
-        ConfigError          a study file: carries file, line and key
-        DatasetError         a prompt file: carries path and row or position
-        FlagError            a flag that the installed vLLM does not know
-        HostError            vLLM missing, folder not writable, study locked ...
-      TrialError           one trial went wrong: becomes a status, never a traceback
-        ServerDied           the server process ended: carries the exit code
-        ServerNotReady       alive, but not serving within its time
-        HostNotReady         a device, port, disk or other host resource stood in the way of a launch
-        LoadFailed           the load client failed or cannot be believed
-        TeardownFailed       something of the server is left behind
+SweepError
+  UserError            the user can mend it: one line, exit code 2, nothing launched
+    ConfigError          a study file: carries file, line and key
+    DatasetError         a prompt file: carries path and row or position
+    FlagError            a flag that the installed vLLM does not know
+    HostError            vLLM missing, folder not writable, study locked ...
+  TrialError           one trial went wrong: becomes a status, never a traceback
+    ServerDied           the server process ended: carries the exit code
+    ServerNotReady       alive, but not serving within its time
+    HostNotReady         a device, port, disk or other host resource stood in the way of a launch
+    LoadFailed           the load client failed or cannot be believed
+    TeardownFailed       something of the server is left behind
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The one table of metrics: names, units, direction, formula. Names keep the stems of `vllm bench serve`.
 
-A latency metric is `STAT_STEM_ms`: STAT is `mean`, `median`, `std` or a percentile such as `p95` or `p99.9`; STEM is one
-of the rows below. A percentile is numpy's linear interpolation, as in the load client. Failed requests have no latency and
-count only against the success rate.
+A latency metric is `STAT_STEM_ms`: STAT is `mean`, `median`, `std` or a percentile such as `p95` or `p99.9`;
+STEM is one of the rows below. A percentile is numpy's linear interpolation, as in the load client. Failed requests
+have no latency and count only against the success rate.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ LATENCIES = {
     row.stem: row
     for row in (
         Latency("ttft", "time to first token", "first token received - request sent; completed requests"),
-        Latency("tpot", "time per output token", "(E2EL - TTFT) / (output tokens - 1); requests of 2 tokens and more"),
+        Latency(
+            "tpot",
+            "time per output token",
+            "(E2EL - TTFT) / (output tokens - 1); requests of 2 tokens and more",
+        ),
         Latency("itl", "inter-token latency", "gap between two received chunks; all gaps of all requests pooled"),
         Latency("e2el", "end-to-end latency", "last token received - request sent = TTFT + sum of the ITLs"),
     )
@@ -47,7 +51,11 @@ RATES = {
     for row in (
         Rate("request_throughput_per_s", "requests/s", "completed requests / duration of the round"),
         Rate("output_throughput_tokens_per_s", "tokens/s", "output tokens of completed requests / duration"),
-        Rate("total_throughput_tokens_per_s", "tokens/s", "input and output tokens of completed requests / duration"),
+        Rate(
+            "total_throughput_tokens_per_s",
+            "tokens/s",
+            "input and output tokens of completed requests / duration",
+        ),
         Rate("goodput_per_s", "requests/s", "completed requests that keep every per-request SLO / duration"),
     )
 }

