@@ -111,3 +111,27 @@ class TrialResult:
             raise ValueError(f"trial {self.spec.number}: status {self.status} does not go with its metrics")
         if complete is not (self.failure is None):
             raise ValueError(f"trial {self.spec.number}: status {self.status} does not go with its failure")
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What the plan needs to know of a trial that ended, now or in an earlier run of the study."""
+
+    number: int
+    kind: TrialKind
+    flags: Flags
+    status: TrialStatus
+    score: float | None = None
+    violations: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float | None] | None = None
+    failure_class: str | None = None
+    failure_line: str | None = None
+    advice: str | None = None
+    informative_for_search: bool = False
+    policy: str | None = None
+    total_s: float | None = None
+
+    def line_of_cause(self) -> str:
+        """The cause in one line: class, matched line and what to do."""
+        parts = (self.failure_class or "unknown", self.failure_line, self.advice)
+        return " - ".join(part for part in parts if part)

@@ -1,0 +1,142 @@
+"""Which trial runs next, and when the study stops. No Ray, no Optuna: decisions only.
+
+The baseline runs first and alone, since every score is a ratio to it. After it, trials are proposed until the asked
+number is reached, the time is out, nothing is left to propose, or a cause is met that no flag can mend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+
+# A trial is planned to take as long as the slowest of the last few, and this much more.
+_MARGIN = 1.1
+_RECENT = 5
+
+
+class Proposes(Protocol):
+    """What the plan asks of the optimiser."""
+
+    def propose(self, number: int, pending: Sequence[Flags]) -> Flags | None:
+        """Flags for trial `number`, or None when nothing is left."""
+
+    def hear(self, finished: Finished) -> None:
+        """A trial ended."""
+
+
+@dataclass(slots=True)
+class StudyPlan:
+    """The state of a night. `next()` gives a trial to run, None for "not now", or raises StopIteration at the end."""
+
+    proposer: Proposes
+    trials: int
+    baseline_flags: Flags
+    concurrent: int = 1
+    stop_after_same_failure: int = 3
+    max_lost: int = 2
+    time_left_s: Callable[[], float] = lambda: float("inf")
+    first_estimate_s: float | None = None
+    stop_reason: str | None = None
+    failed: bool = False
+    finished: dict[int, Finished] = field(default_factory=dict)
+    live: dict[int, TrialSpec] = field(default_factory=dict)
+    _again: list[TrialSpec] = field(default_factory=list)
+    _lost: dict[int, int] = field(default_factory=dict)
+    _same: tuple[str | None, int] = (None, 0)
+
+    def next(self) -> TrialSpec | None:
+        """The next trial; None when one must end first. Raises StopIteration when no further trial will come."""
+        if self.stop_reason is not None:
+            raise StopIteration(self.stop_reason)
+        if len(self.live) >= self.concurrent:
+            return None
+        if self._again:
+            return self._start(self._again.pop(0))
+        number = self._next_number()
+        if number >= self.trials:
+            self._end("all trials done")
+            return None
+        if self._out_of_time():
+            self._end("the time left is shorter than a trial")
+            return None
+        if number == 0:
+            return self._start(TrialSpec(0, TrialKind.BASELINE, self.baseline_flags))
+        baseline = self.finished.get(0)
+        if baseline is None:
+            return None
+        pending = [spec.flags for spec in self.live.values()]
+        flags = self.proposer.propose(number, pending)
+        if flags is None:
+            self._end("every combination of the search space is known")
+            return None
+        return self._start(TrialSpec(number, TrialKind.SEARCH, flags, baseline.metrics))
+
+    def hear(self, finished: Finished, *, earlier: bool = False) -> None:
+        """A trial ended. `earlier`: it is read back from the record of an earlier run."""
+        self.live.pop(finished.number, None)
+        self.finished[finished.number] = finished
+        self.proposer.hear(finished)
+        if finished.status is TrialStatus.COMPLETE:
+            self._same = (None, 0)
+        elif not earlier:
+            self._judge(finished)
+
+    def lost(self, number: int) -> bool:
+        """The worker of a live trial is gone without a result. True when the same trial will run once more."""
+        spec = self.live.pop(number)
+        self._lost[number] = self._lost.get(number, 0) + 1
+        if self._lost[number] > self.max_lost:
+            return False
+        self._again.append(spec)
+        return True
+
+    def stop(self, reason: str, *, failed: bool = False) -> None:
+        """Start no further trial."""
+        if self.stop_reason is None:
+            self.stop_reason, self.failed = reason, failed
+
+    def _start(self, spec: TrialSpec) -> TrialSpec:
+        self.live[spec.number] = spec
+        return spec
+
+    def _end(self, reason: str) -> None:
+        """No new trial will come: the end once nothing is live, otherwise a wait for what is."""
+        if not self.live:
+            self.stop(reason)
+            raise StopIteration(reason)
+
+    def _next_number(self) -> int:
+        taken = {*self.finished, *self.live}
+        return next(number for number in range(len(taken) + 1) if number not in taken)
+
+    def _out_of_time(self) -> bool:
+        left_s = self.time_left_s()
+        totals = [f.total_s for f in self.finished.values() if f.total_s is not None]
+        expected_s = max(totals[-_RECENT:], default=None) or self.first_estimate_s
+        return left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s)
+
+    def _judge(self, finished: Finished) -> None:
+        """Stop for causes that no flag can mend."""
+        cause = finished.line_of_cause()
+        if finished.number == 0:
+            self.stop(f"the baseline failed: {cause}", failed=True)
+        elif finished.policy == "stop_now":
+            self.stop(cause, failed=True)
+        elif not finished.informative_for_search:
+            previous, count = self._same
+            count = count + 1 if finished.failure_class == previous else 1
+            self._same = (finished.failure_class, count)
+            if count >= self.stop_after_same_failure:
+                self.stop(f"{count} trials in a row failed of one cause that is not the flags: {cause}", failed=True)
+
+
+def deadline_clock(budget_s: float | None, started: float | None = None) -> Callable[[], float]:
+    """Seconds left of a budget that began at monotonic time `started` (default: now); infinite without a budget."""
+    if budget_s is None:
+        return lambda: float("inf")
+    begin = time.monotonic() if started is None else started
+    return lambda: begin + budget_s - time.monotonic()

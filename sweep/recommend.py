@@ -1,0 +1,71 @@
+"""From finished trials to a recommendation: the best flags, or "keep your flags"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sweep.trial import Finished, Flags, TrialKind, TrialStatus
+
+
+class Verdict(StrEnum):
+    """What the study came to."""
+
+    BETTER = "better"
+    KEEP = "keep your flags"
+    NO_BASELINE = "no baseline"
+    ALL_FAILED = "all failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """The verdict with its trial. `gain_share` is 1 - score: 0.12 means 12 % better than the baseline."""
+
+    verdict: Verdict
+    number: int | None
+    flags: Flags | None
+    score: float | None
+    gain_share: float | None
+    sentence: str
+
+
+def rank_key(trial: Finished) -> tuple[bool, float, float]:
+    """Sorts trials best first: those that keep every SLO, then by how far they miss, then by score."""
+    excess = sum(max(0.0, value) for value in trial.violations.values())
+    return (excess > 0, excess, trial.score if trial.score is not None else float("inf"))
+
+
+def recommend(trials: Iterable[Finished]) -> Recommendation:
+    """The best trial of a study against its baseline.
+
+    Only COMPLETE trials with a score count. Among equals the baseline wins, then the lower trial number. The winner is
+    the best of single noisy measurements: the sentence says "unconfirmed".
+    """
+    scored = [t for t in trials if t.status is TrialStatus.COMPLETE and t.score is not None]
+    if not scored:
+        return Recommendation(Verdict.ALL_FAILED, None, None, None, None, "No trial could be measured.")
+    baseline = next((t for t in scored if t.kind is TrialKind.BASELINE), None)
+    if baseline is None:
+        return Recommendation(Verdict.NO_BASELINE, None, None, None, None, "The baseline could not be measured.")
+    best = min(scored, key=lambda t: (rank_key(t), t.kind is not TrialKind.BASELINE, t.number))
+    if best is baseline or rank_key(best) >= rank_key(baseline):
+        sentence = "Keep your flags: no trial beat the baseline" + _slo_note(baseline) + "."
+        return Recommendation(Verdict.KEEP, baseline.number, baseline.flags, baseline.score, 0.0, sentence)
+    assert best.score is not None  # every trial in `scored` has one
+    gain = 1.0 - best.score
+    how = f"{gain:.1%} better than the baseline" if gain > 0 else f"{-gain:.1%} worse than the baseline by the weights"
+    if rank_key(best)[0] is not rank_key(baseline)[0]:
+        how += ", and it keeps the SLOs, which the baseline does not"
+    sentence = f"Trial {best.number} is {how}{_slo_note(best)} (unconfirmed: one measurement each)."
+    return Recommendation(Verdict.BETTER, best.number, best.flags, best.score, gain, sentence)
+
+
+def _slo_note(trial: Finished) -> str:
+    broken = [name for name, excess in trial.violations.items() if excess > 0]
+    return f"; it breaks the SLO on {', '.join(broken)}" if broken else ""
+
+
+def changed_flags(flags: Flags, baseline: Flags) -> Mapping[str, tuple[object, object]]:
+    """The flags that differ, as (baseline, recommended)."""
+    return {name: (baseline.get(name), value) for name, value in flags.items() if baseline.get(name) != value}
