@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import yaml
+
+from sweep.errors import ConfigError
+from sweep.objective import PRESETS, Objective, weights_of
+
+BASE: dict[str, float | None] = {
+    "p95_ttft_ms": 300.0,
+    "p99_itl_ms": 70.0,
+    "std_itl_ms": 11.0,
+    "output_throughput_tokens_per_s": 1234.5,
+    "goodput_per_s": 3.0,
+}
+WEIGHTS = {"p95_ttft_ms": 0.4, "p99_itl_ms": 0.3, "output_throughput_tokens_per_s": -0.3}
+
+
+def test_the_baseline_scores_exactly_one() -> None:
+    assert Objective(WEIGHTS, {}).score(BASE, BASE).value == 1.0
+    odd = {"p95_ttft_ms": 0.1, "p99_itl_ms": 0.7, "std_itl_ms": 1 / 3, "output_throughput_tokens_per_s": -0.123}
+    assert Objective(odd, {}).score(BASE, BASE).value == 1.0
+
+
+def test_lower_is_better_for_latencies_and_for_throughputs() -> None:
+    objective = Objective(WEIGHTS, {})
+    better = {**BASE, "p95_ttft_ms": 150.0, "output_throughput_tokens_per_s": 2469.0}
+    score = objective.score(better, BASE)
+    assert score.value == pytest.approx(0.4 * 0.5 + 0.3 * 1.0 + 0.3 * 0.5)
+    assert score.ratios == {"p95_ttft_ms": 0.5, "p99_itl_ms": 1.0, "output_throughput_tokens_per_s": 0.5}
+    slower = objective.score({**BASE, "output_throughput_tokens_per_s": 1000.0}, BASE).value
+    assert slower is not None
+    assert slower > 1.0
+
+
+def test_weights_need_not_sum_to_one() -> None:
+    small, large = Objective(WEIGHTS, {}), Objective({name: 10 * weight for name, weight in WEIGHTS.items()}, {})
+    metrics = {**BASE, "p99_itl_ms": 35.0}
+    assert small.score(metrics, BASE).value == pytest.approx(large.score(metrics, BASE).value)
+
+
+@pytest.mark.parametrize("bad", [None, 0.0, -1.0, math.nan, math.inf])
+def test_a_missing_metric_gives_no_value(bad: float | None) -> None:
+    objective = Objective(WEIGHTS, {"p95_ttft_ms": 2000.0})
+    broken = objective.score({**BASE, "p95_ttft_ms": bad}, BASE)
+    assert broken.value is None
+    assert not broken.feasible
+    assert objective.score(BASE, {**BASE, "p95_ttft_ms": bad}).value is None
+    assert objective.score({k: v for k, v in BASE.items() if k != "p99_itl_ms"}, BASE).value is None
+
+
+def test_a_missing_slo_metric_gives_no_value() -> None:
+    score = Objective({"p99_itl_ms": 1.0}, {"p95_ttft_ms": 2000.0}).score({**BASE, "p95_ttft_ms": None}, BASE)
+    assert score.value is None
+    assert score.violations == {"p95_ttft_ms": math.inf}
+
+
+def test_a_spread_of_zero_is_a_measurement_and_a_rate_of_zero_is_very_bad() -> None:
+    objective = Objective({"std_itl_ms": 0.5, "goodput_per_s": -0.5}, {})
+    assert objective.score({**BASE, "std_itl_ms": 0.0}, BASE).value == pytest.approx(0.5)
+    none_kept = objective.score({**BASE, "goodput_per_s": 0.0}, BASE).value
+    assert none_kept is not None
+    assert 100 < none_kept < math.inf
+    assert objective.score(BASE, {**BASE, "goodput_per_s": 0.0}).value is None
+
+
+def test_slo_violations() -> None:
+    objective = Objective(WEIGHTS, {"p99_itl_ms": 50.0, "p95_ttft_ms": 300.0, "output_throughput_tokens_per_s": 2469.0})
+    score = objective.score(BASE, BASE)
+    assert list(score.violations) == ["p99_itl_ms", "p95_ttft_ms", "output_throughput_tokens_per_s"]
+    assert score.violations["p99_itl_ms"] == pytest.approx(0.4)
+    assert score.violations["p95_ttft_ms"] == 0.0  # at the limit is within it
+    assert score.violations["output_throughput_tokens_per_s"] == pytest.approx(1.0)
+    assert not score.feasible
+    assert Objective(WEIGHTS, {"p95_ttft_ms": 300.0}).score(BASE, BASE).feasible
+    assert Objective(WEIGHTS, {"goodput_per_s": 1.0}).score({**BASE, "goodput_per_s": 0.0}, BASE).violations == {
+        "goodput_per_s": math.inf
+    }
+
+
+@pytest.mark.parametrize(
+    ("weights", "slo", "words"),
+    [
+        ({}, {}, "no weights"),
+        ({"p95_ttft_ms": -0.4}, {}, "p95_ttft_ms.*above zero"),
+        ({"p95_ttft_ms": 0.0}, {}, "above zero"),
+        ({"p95_ttft_ms": math.nan}, {}, "above zero"),
+        ({"output_throughput_tokens_per_s": 0.4}, {}, "below zero"),
+        ({"p95_tftt_ms": 0.4}, {}, "did you mean 'p95_ttft_ms'"),
+        ({"p95_ttft_ms": 1.0}, {"p95_itl": 3.0}, "unknown metric"),
+        ({"p95_ttft_ms": 1.0}, {"p95_itl_ms": 0.0}, "above zero"),
+        ({"p95_ttft_ms": 1.0}, {"p95_itl_ms": math.nan}, "above zero"),
+    ],
+)
+def test_mistakes(weights: dict[str, float], slo: dict[str, float], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Objective(weights, slo)
+
+
+def test_presets() -> None:
+    assert set(PRESETS) == {"responsive", "fluent", "steady", "complete", "balanced"}
+    stems = {"responsive": "ttft", "fluent": "tpot", "steady": "itl", "complete": "e2el"}
+    for name, weights in PRESETS.items():
+        objective = Objective.of(name, {}, {})
+        assert objective.weights == weights
+        assert sum(abs(weight) for weight in weights.values()) == pytest.approx(1.0)
+        assert set(objective.percentiles_needed()) <= {50.0, 95.0, 99.0}  # what a study stores by default
+        assert all(stems.get(name, "") in metric for metric in weights)
+    assert Objective.of(None, {}, {}).weights == PRESETS["balanced"]
+    assert Objective.of(None, WEIGHTS, {}).weights == WEIGHTS
+    with pytest.raises(ConfigError, match="responsive, fluent"):
+        weights_of("fast")
+
+
+def test_a_description_can_be_pasted_into_a_study_file() -> None:
+    objective = Objective(WEIGHTS, {"p95_ttft_ms": 2000.0})
+    assert "\n" not in objective.describe()
+    assert yaml.safe_load(f"{{{objective.describe()}}}") == {"weights": WEIGHTS, "slo": {"p95_ttft_ms": 2000.0}}
+    assert "slo" not in Objective(WEIGHTS, {}).describe()
+
+
+def test_what_is_needed() -> None:
+    objective = Objective(
+        {"p99.9_ttft_ms": 1.0, "mean_e2el_ms": 1.0, "median_itl_ms": 1.0}, {"p95_itl_ms": 9.0, "mean_e2el_ms": 1.0}
+    )
+    assert objective.metrics_needed() == ("p99.9_ttft_ms", "mean_e2el_ms", "median_itl_ms", "p95_itl_ms")
+    assert objective.percentiles_needed() == (50.0, 95.0, 99.9)
