@@ -1,0 +1,28 @@
+"""Parquet: the one record of a study. Five tables under `results/STUDY/`, one file a trial and table."""
+
+from __future__ import annotations
+
+from sweep.atomic_file import DiskFull, WriteFailed
+from sweep.store.check import set_aside_broken
+from sweep.store.read import StoredTrial, read_columns, read_engine, read_events, read_requests, read_trials
+from sweep.store.schema import SCHEMA_VERSION, TABLES, Schema, TelemetryRow, flag_type
+from sweep.store.write import Store, trial_file
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "TABLES",
+    "DiskFull",
+    "Schema",
+    "Store",
+    "StoredTrial",
+    "TelemetryRow",
+    "WriteFailed",
+    "flag_type",
+    "read_columns",
+    "read_engine",
+    "read_events",
+    "read_requests",
+    "read_trials",
+    "set_aside_broken",
+    "trial_file",
+]

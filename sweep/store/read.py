@@ -1,0 +1,200 @@
+"""Reading what is stored: by anyone, at any time, also while the study runs. Nothing here writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweep.errors import HostError
+from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
+from sweep.store.schema import SCHEMA_VERSION
+from sweep.store.write import METADATA_PREFIX, trial_file
+from sweep.trial import Failure, Flag, TrialKind, TrialStatus
+
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+_FLAG_OF: Mapping[str, Callable[[Any], Flag]] = {
+    "int": int,
+    "float": float,
+    "str": str,
+    "bool": lambda value: value in (True, "True"),
+}
+
+
+class DamagedFile(HostError):
+    """A file of a table that is not whole Parquet."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrial:
+    """One row of `trials`, as the search and the final table need it.
+
+    `metrics` is None unless the trial is complete; a metric that the file has no column for is not in it.
+    """
+
+    number: int
+    kind: TrialKind
+    flags: Mapping[str, Flag]
+    status: TrialStatus
+    metrics: Mapping[str, float | None] | None
+    score: float | None
+    feasible: bool | None
+    violations: Mapping[str, float]
+    failure: Failure | None
+    attempts: int
+    command: str
+    started_wall_s: float
+    startup_s: float | None
+    load_s: float | None
+    total_s: float
+    remarks: tuple[str, ...] = ()
+    engine_config: EngineConfig = field(default_factory=EngineConfig)
+    engine_summary: Mapping[str, float | None] = field(default_factory=lambda: _EMPTY)
+
+
+def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
+    """All stored trials in order of number; none where the folder has none.
+
+    Raises HostError for a file that cannot be read, or was written by a newer version (see `set_aside_broken`).
+    """
+    return tuple(sorted((_stored(path) for path in _files(folder, "trials")), key=lambda trial: trial.number))
+
+
+def read_requests(folder: Path, number: int) -> tuple[RequestRecord, ...]:
+    """The requests of one trial in stored order. Raises HostError when there is no such file or it cannot be read."""
+    rows = _rows(folder, "requests", number)
+    return tuple(RequestRecord(**_of(RequestRecord, {**row, "itl_ms": tuple(row["itl_ms"] or ())})) for row in rows)
+
+
+def read_engine(folder: Path, number: int) -> tuple[EngineSample, ...]:
+    """The engine's counters of one trial in stored order. Raises HostError as `read_requests`."""
+    return tuple(EngineSample(**_of(EngineSample, row)) for row in _rows(folder, "engine", number))
+
+
+def read_events(folder: Path, number: int) -> tuple[Event, ...]:
+    """The events of one trial in stored order. Raises HostError as `read_requests`."""
+    return tuple(Event(**_of(Event, {**row, "wall_s": _wall_s(row["at"])})) for row in _rows(folder, "events", number))
+
+
+def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
+    """The named columns of a whole table, one tuple a name, in order of trial number.
+
+    A file without such a column, written before it was asked for, gives None. Raises HostError as `read_trials`.
+    """
+    columns: list[list[Any]] = [[] for _ in names]
+    for path in _files(folder, table):
+        found = read_file(path)
+        for column, name in zip(columns, names, strict=True):
+            column.extend(found[name].to_pylist() if name in found.column_names else [None] * found.num_rows)
+    return tuple(tuple(column) for column in columns)
+
+
+def read_file(path: Path) -> pa.Table:
+    """One file in full, with the checksums of its pages verified.
+
+    Raises DamagedFile for what is not whole Parquet, and HostError for a file that cannot be opened or was written by a
+    newer version.
+    """
+    # Read here, not by pyarrow: a disk or network that does not answer must not pass for a damaged file.
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise HostError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+    except (OSError, pa.ArrowException) as error:
+        raise DamagedFile(f"{path} is damaged; start the study again to have it set aside") from error
+    if file_version(table) > SCHEMA_VERSION:
+        raise HostError(f"{path} was written by a newer version of sweep; use that version or another study name")
+    return table
+
+
+def file_version(table: pa.Table) -> int:
+    """The schema version in a file's metadata, 0 without one."""
+    text = note(table, "schema_version")
+    return int(text) if text.isdigit() else 0
+
+
+def note(table: pa.Table, key: str) -> str:
+    """One entry of a file's metadata, empty when it is not there."""
+    return str((table.schema.metadata or {}).get((METADATA_PREFIX + key).encode(), b"").decode(errors="replace"))
+
+
+def _files(folder: Path, table: str) -> list[Path]:
+    found = [path for path in (folder / table).glob("*.parquet") if path.stem.isdigit()]
+    return sorted(found, key=lambda path: int(path.stem))
+
+
+def _rows(folder: Path, table: str, number: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = read_file(trial_file(folder, table, number)).to_pylist()
+    return rows
+
+
+def _of(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {item.name: row[item.name] for item in fields(kind) if item.name in row}
+
+
+def _stored(path: Path) -> StoredTrial:
+    table = read_file(path)
+    row = table.to_pylist()[0]
+    roles: dict[str, dict[str, Any]] = {}
+    for column in table.schema:
+        notes = column.metadata or {}
+        if b"role" in notes:
+            roles.setdefault(notes[b"role"].decode(), {})[notes[b"name"].decode()] = row[column.name]
+    status = TrialStatus(row["status"])
+    return StoredTrial(
+        number=row["number"],
+        kind=TrialKind(row["kind"]),
+        flags=MappingProxyType(_flags(row["flag_types"], roles.get("flag", {}))),
+        status=status,
+        metrics=MappingProxyType(roles.get("metric", {})) if status is TrialStatus.COMPLETE else None,
+        score=row["score"],
+        feasible=row["feasible"],
+        violations=MappingProxyType(
+            {name: value for name, value in roles.get("violation", {}).items() if value is not None}
+        ),
+        failure=_failure(row),
+        attempts=row["attempts"],
+        command=row["command"],
+        started_wall_s=_wall_s(row["started"]),
+        startup_s=row["startup_s"],
+        load_s=row["load_s"],
+        total_s=row["total_s"],
+        remarks=tuple(row["remarks"] or ()),
+        engine_config=EngineConfig(**_of(EngineConfig, roles.get("engine_config", {}))),
+        engine_summary=MappingProxyType(roles.get("engine_summary", {})),
+    )
+
+
+def _flags(types: list[dict[str, str]], columns: Mapping[str, Any]) -> dict[str, Flag]:
+    return {
+        entry["name"]: None if entry["type"] == "null" else _FLAG_OF[entry["type"]](columns[entry["name"]])
+        for entry in types
+    }
+
+
+def _failure(row: Mapping[str, Any]) -> Failure | None:
+    if row["failure_class"] is None:
+        return None
+    return Failure(
+        failure_class=row["failure_class"],
+        phase=row["failure_phase"],
+        line=row["failure_line"],
+        advice=row["advice"],
+        retryable=row["retryable"],
+        informative_for_search=row["informative_for_search"],
+        policy=row["policy"],
+        exit_code=row["exit_code"],
+    )
+
+
+def _wall_s(moment: datetime) -> float:
+    # pyarrow gives UTC from zoneinfo or pytz, whichever is installed: both count alike from here.
+    return moment.astimezone(UTC).timestamp()

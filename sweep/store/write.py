@@ -1,0 +1,109 @@
+"""Writing trials: one file a trial and table, whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sweep.atomic_file import write_atomically, write_error
+from sweep.redact import Redactor
+from sweep.store.rows import (
+    Row,
+    cleaned,
+    engine_rows,
+    event_rows,
+    request_rows,
+    telemetry_rows,
+    trial_row,
+)
+from sweep.store.schema import SCHEMA_VERSION, TABLES, Schema, TelemetryRow, table_schemas
+from sweep.trial import TrialResult
+
+METADATA_PREFIX = "sweep."
+# Not in the tables' folders: polars refuses to read a folder that also holds a file of another kind.
+SCRATCH = ".writing"
+
+
+def trial_file(folder: Path, table: str, number: int) -> Path:
+    """The file of one trial in one table, such as `trials/0003.parquet`."""
+    return folder / table / f"{number:04d}.parquet"
+
+
+class Store:
+    """Appends trials to the tables under `folder`; the one writer of a study (see `study_folder`).
+
+    `metadata` (the fingerprint) goes into every file with the schema version and the trial's command. Every string is
+    redacted on its way. Raises DiskFull or WriteFailed when the tables' folders cannot be made.
+    """
+
+    def __init__(self, folder: Path, schema: Schema, *, metadata: Mapping[str, str], redactor: Redactor) -> None:
+        self._folder, self._schema, self._redactor = folder, schema, redactor
+        self._metadata = dict(metadata)
+        for name in (SCRATCH, *TABLES):
+            try:
+                (folder / name).mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise write_error(folder / name, error) from error
+
+    def append(
+        self,
+        result: TrialResult,
+        *,
+        engine_summary: Mapping[str, float | None],
+        telemetry: Sequence[TelemetryRow] = (),
+    ) -> None:
+        """Store one trial; when this returns it survives a power cut.
+
+        The row in `trials` is written last and is what makes the trial count. Raises DiskFull or WriteFailed with
+        nothing of this trial left and all others untouched; ValueError when the trial is stored already or does not fit
+        the schema.
+        """
+        number = result.spec.number
+        if trial_file(self._folder, "trials", number).exists():
+            raise ValueError(f"trial {number} is stored already")
+        rows: dict[str, list[Row]] = {
+            "requests": request_rows(number, result.requests),
+            "engine": engine_rows(number, result.engine),
+            "telemetry": telemetry_rows(number, telemetry),
+            "events": event_rows(number, result.events),
+            "trials": [trial_row(result, self._schema, engine_summary)],
+        }
+        # All five are made before the first is written: what does not fit its types leaves no file.
+        contents = {table: self._encode(table, rows[table], result) for table in TABLES}
+        written: list[Path] = []
+        try:
+            for table in TABLES:
+                path = trial_file(self._folder, table, number)
+                written.append(path)
+                write_atomically(path, contents[table], scratch=self._folder / SCRATCH)
+        except BaseException:
+            for path in reversed(written):
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
+            raise
+
+    def _encode(self, table: str, rows: list[Row], result: TrialResult) -> bytes:
+        metadata = {
+            **self._metadata,
+            "schema_version": str(SCHEMA_VERSION),
+            "table": table,
+            "trial": str(result.spec.number),
+            "command": result.command,
+        }
+        redact = self._redactor.text
+        schema = table_schemas(self._schema)[table].with_metadata(
+            {METADATA_PREFIX + key: redact(value) for key, value in metadata.items()}
+        )
+        sink = pa.BufferOutputStream()
+        pq.write_table(
+            pa.Table.from_pylist([cleaned(row, redact) for row in rows], schema=schema),
+            sink,
+            compression="zstd",
+            # What a disk silently loses in the middle of a file is found when the study is opened again.
+            write_page_checksum=True,
+        )
+        return bytes(sink.getvalue())
