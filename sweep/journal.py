@@ -1,0 +1,107 @@
+"""What a trial says of itself while it runs: its phase for the live view, its events for the record.
+
+Both go to files in the trial's log folder at once, so that a trial killed in any moment leaves its story behind.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sweep.records import Event
+
+PROGRESS, EVENTS = "progress.json", "events.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a trial is. `done` of `total` requests are answered; `since_wall_s` is when the phase began."""
+
+    number: int
+    attempt: int
+    phase: str
+    since_wall_s: float
+    done: int | None = None
+    total: int | None = None
+
+
+class Journal:
+    """The story of one trial over all its attempts. Every string passes `redact` before it is written."""
+
+    def __init__(self, folder: Path, number: int, *, redact: Callable[[str], str]) -> None:
+        self.events: list[Event] = []
+        self.attempt = 1
+        self.phase = ""
+        self._folder, self._number, self._redact = folder, number, redact
+        self._began_s = time.monotonic()
+        self._progress: Progress | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def begin_attempt(self, attempt: int) -> None:
+        """Times of events count from here."""
+        self.attempt, self._began_s = attempt, time.monotonic()
+
+    def elapsed_s(self) -> float:
+        """Seconds since the attempt began."""
+        return time.monotonic() - self._began_s
+
+    def enter(self, phase: str, *, total: int | None = None) -> None:
+        """The trial enters a phase."""
+        self.phase = phase
+        self._show(Progress(self._number, self.attempt, phase, time.time(), 0 if total else None, total))
+        self.note("phase")
+
+    def advance(self, done: int) -> None:
+        """`done` requests of the phase are answered."""
+        now = self._progress
+        if now is not None and now.total is not None and done != now.done:
+            self._show(Progress(now.number, now.attempt, now.phase, now.since_wall_s, min(done, now.total), now.total))
+
+    def note(self, kind: str, detail: str = "", **facts: str | int | bool | None) -> None:
+        """Record an event of the current phase."""
+        texts = {key: self._redact(fact) if isinstance(fact, str) else fact for key, fact in facts.items()}
+        event = Event(
+            attempt=self.attempt,
+            at_s=self.elapsed_s(),
+            wall_s=time.time(),
+            kind=kind,
+            phase=self.phase,
+            detail=self._redact(detail),
+            **texts,  # type: ignore[arg-type]  # the names and types are those of Event
+        )
+        self.events.append(event)
+        with (self._folder / EVENTS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(asdict(event)) + "\n")
+
+    def _show(self, progress: Progress) -> None:
+        self._progress = progress
+        target = self._folder / PROGRESS
+        temporary = target.with_suffix(".tmp")
+        temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+        temporary.replace(target)
+
+
+def read_progress(folder: Path) -> Progress | None:
+    """The latest state of a trial from its log folder; None when there is none yet."""
+    try:
+        return Progress(**json.loads((folder / PROGRESS).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def read_events(folder: Path) -> tuple[Event, ...]:
+    """The events a trial wrote, also one that was killed; a line cut short is left out."""
+    events = []
+    try:
+        lines = (folder / EVENTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ()
+    for line in lines:
+        try:
+            events.append(Event(**json.loads(line)))
+        except (ValueError, TypeError):
+            continue
+    return tuple(events)
