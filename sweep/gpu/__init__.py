@@ -1,0 +1,38 @@
+"""NVIDIA devices through NVML: what is there, whether it is free for a launch, and how it fared under load.
+
+Absent GPUs are said, not faked: `Gpus.notice` tells in a line what cannot be read, and its values are None.
+"""
+
+from __future__ import annotations
+
+from sweep.gpu.devices import Gpus
+from sweep.gpu.host import HostReading
+from sweep.gpu.telemetry import Telemetry, TelemetrySampler, disturbances
+from sweep.gpu.values import (
+    Cleanliness,
+    DeviceInfo,
+    DeviceMemory,
+    DeviceReading,
+    DeviceState,
+    ForeignProcess,
+    XidEvent,
+    disturbing,
+)
+from sweep.gpu.xid import XidWatch
+
+__all__ = [
+    "Cleanliness",
+    "DeviceInfo",
+    "DeviceMemory",
+    "DeviceReading",
+    "DeviceState",
+    "ForeignProcess",
+    "Gpus",
+    "HostReading",
+    "Telemetry",
+    "TelemetrySampler",
+    "XidEvent",
+    "XidWatch",
+    "disturbances",
+    "disturbing",
+]
