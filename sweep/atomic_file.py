@@ -31,11 +31,11 @@ class DiskFull(WriteFailed):
 def write_atomically(path: Path, content: bytes, *, scratch: Path | None = None) -> None:
     """Put `content` at `path`, replacing what is there, and return when it would survive a power cut.
 
-    The file appears under its name whole or not at all: it is written as `.NAME.PID.tmp`, synced and renamed. `scratch`
-    is a folder of the same file system to write it in, by default its own. Raises DiskFull or WriteFailed; both leave
-    what was at `path` as it was.
+    The file appears under its name whole or not at all: it is written as `.NAME.tmp`, synced and renamed. `scratch` is
+    a folder of the same file system to write it in, by default its own. One writer of a file at a time. Raises DiskFull
+    or WriteFailed; both leave what was at `path` as it was.
     """
-    temporary = (scratch or path.parent) / f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    temporary = (scratch or path.parent) / f".{path.name}{TEMPORARY_SUFFIX}"
     try:
         _write_synced(temporary, content)
         temporary.replace(path)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 from urllib.parse import quote
 
 REDACTED = "[redacted]"
 
-# Names whose value is a secret. PWD is a folder and a tokenizer's special tokens are no secrets.
+# Names whose value is a secret. TOKENS are counted, a TOKEN is kept; a tokenizer's special tokens are no secrets.
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:API_?KEY|KEY|TOKEN|SECRET|PASSPHRASE|PASSWD|CREDENTIAL)S?$|_KEY_ID$|_SECRET_|PASSWORD",
+    r"(?:^|_)(?:TOKEN|(?:API_?KEY|KEY|SECRET|PASSPHRASE|PASSWD|CREDENTIAL)S?)$|_KEY_ID$|_SECRET_|PASSWORD",
     re.IGNORECASE,
 )
-_NO_SECRET_NAME = re.compile(r"(?:^|_)(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|STOP|NUM|MAX|MIN)_TOKENS?$", re.IGNORECASE)
+_NO_SECRET_NAME = re.compile(r"(?:^|_)(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|STOP|NUM|MAX|MIN)_TOKEN$", re.IGNORECASE)
 _SECRET_FLAGS = (
     "api-key", "hf-token", "token", "auth-token", "access-token", "password", "secret", "ssl-keyfile-password",
 )  # fmt: skip
@@ -43,7 +44,7 @@ _PLACES = (
     re.compile(rf"(?P<name>(?<=['\"]){_NAME})(?P<before>['\"]\s*:\s*\[?)(?P<value>{_VALUE})", re.IGNORECASE),
     re.compile(r"(?P<before>\bBearer\s+)(?P<value>[A-Za-z0-9._~+/=-]+)", re.IGNORECASE),
     # user:password@host
-    re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)", re.IGNORECASE),
+    re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]{0,15}://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)", re.IGNORECASE),
 )
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
@@ -55,7 +56,8 @@ _SHAPES = re.compile(
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an environment variable or mapping key of that name holds a secret."""
+    """Whether an environment variable, flag or key of that name holds a secret."""
+    name = name.replace("-", "_")
     return _SECRET_NAME.search(name) is not None and _NO_SECRET_NAME.search(name) is None
 
 
@@ -98,6 +100,18 @@ class Redactor:
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """The variables with the values of telling names replaced, however short they are."""
         return {name: REDACTED if is_secret_name(name) and value else self.text(value) for name, value in env.items()}
+
+    def tree(self, value: Any) -> Any:
+        """Nested mappings and sequences with every string redacted, and whole values under telling names."""
+        if isinstance(value, str):
+            return self.text(value)
+        if isinstance(value, Mapping):
+            return {
+                key: REDACTED if item and is_secret_name(str(key)) else self.tree(item) for key, item in value.items()
+            }
+        if isinstance(value, (list, tuple)):
+            return [self.tree(item) for item in value]
+        return value
 
     def __repr__(self) -> str:
         return "Redactor()"

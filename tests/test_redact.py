@@ -30,7 +30,18 @@ def test_values_under_telling_names_are_hidden_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["PATH", "PWD", "MONKEY", "TOKENIZERS_PARALLELISM", "KEYBOARD", "PAD_TOKEN", "MAX_TOKENS", "SSH_AUTH_SOCK"]
+    "name",
+    [
+        "PATH",
+        "PWD",
+        "MONKEY",
+        "TOKENIZERS_PARALLELISM",
+        "KEYBOARD",
+        "PAD_TOKEN",
+        "MAX_TOKENS",
+        "output_tokens",
+        "SSH_AUTH_SOCK",
+    ],
 )
 def test_other_names_hold_no_secret(name: str) -> None:
     assert not is_secret_name(name)
@@ -115,6 +126,8 @@ def test_secrets_are_known_by_their_place_or_shape(text: str, expected: str) -> 
         "GPU KV cache size: 380,000 tokens",
         "{'eos_token': '<|im_end|>', 'pad_token_id': 151643}",
         "bearers of news",
+        "non-default args: {'max_num_batched_tokens': 8192, 'max_tokens': [5], 'output_tokens': 7}",
+        "MAX_NUM_BATCHED_TOKENS=8192",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -136,6 +149,17 @@ def test_an_environment_keeps_its_names() -> None:
         "PATH": "/bin",
         "EMPTY_KEY": "",
         "OPTIONS": f"--api-key {REDACTED}",
+    }
+
+
+def test_a_tree_is_redacted_to_its_leaves() -> None:
+    tree = {
+        "serve": {"flags": {"api-key": ["a", "b"], "port": 1}, "env": {"HF_TOKEN": "x"}},
+        "words": ("--hf-token=x",),
+    }
+    assert NOBODY.tree(tree) == {
+        "serve": {"flags": {"api-key": REDACTED, "port": 1}, "env": {"HF_TOKEN": REDACTED}},
+        "words": [f"--hf-token={REDACTED}"],
     }
 
 

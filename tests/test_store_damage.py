@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from stored_trials import (
     SUMMARY,
     complete,
     looks,
+    requests,
     store,
     write_study,
 )
@@ -29,6 +32,7 @@ from sweep.store import (
     DiskFull,
     WriteFailed,
     read_columns,
+    read_requests,
     read_trials,
     set_aside_broken,
     trial_file,
@@ -100,8 +104,8 @@ def test_foreign_and_left_files_are_set_aside_and_kept(study: Path) -> None:
     shutil.copy(trial_file(study, "engine", 2), study / "events" / "0008.parquet")
     shutil.copy(trial_file(study, "trials", 2), study / "trials" / "backup.parquet")
     (study / "requests" / "notes.txt").write_text("mine")
-    (study / "requests" / ".0003.parquet.77.tmp").write_bytes(b"PAR1")
-    (study / ".writing" / ".0004.parquet.77.tmp").write_bytes(b"PAR1")
+    (study / "requests" / ".0003.parquet.tmp").write_bytes(b"PAR1")
+    (study / ".writing" / ".0004.parquet.tmp").write_bytes(b"PAR1")
     (study / "telemetry" / ".nfs0001").write_bytes(b"kept by the network")
     lines = "\n".join(set_aside_broken(study))
     for part in (
@@ -110,8 +114,8 @@ def test_foreign_and_left_files_are_set_aside_and_kept(study: Path) -> None:
         "events/0008.parquet is not a file of this study",
         "trials/backup.parquet is not a file of this study",
         "requests/notes.txt is not a file of this study; set aside as set_aside/requests-notes.txt",
-        "requests/.0003.parquet.77.tmp was being written when the study was cut short",
-        ".writing/.0004.parquet.77.tmp was being written when the study was cut short",
+        "requests/.0003.parquet.tmp was being written when the study was cut short",
+        ".writing/.0004.parquet.tmp was being written when the study was cut short",
     ):
         assert part in lines
     assert len(lines.splitlines()) == 7
@@ -144,6 +148,39 @@ def test_reading_a_damaged_file_says_which_and_what_to_do(study: Path) -> None:
     cut(trial_file(study, "trials", 1))
     with pytest.raises(HostError, match=r"trials/0001\.parquet is damaged; start the study again"):
         read_trials(study)
+
+
+APPEND = """
+import itertools, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from stored_trials import SUMMARY, complete, looks, requests, store
+writer = store(Path(sys.argv[1]))
+for number in itertools.count(int(sys.argv[3])):
+    writer.append(complete(number), engine_summary=SUMMARY, telemetry=looks())
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_at_any_moment_loses_no_stored_trial(tmp_path: Path) -> None:
+    """What the writer said it stored is there after SIGKILL, and of the rest there is nothing half."""
+    moments = random.Random(5)
+    said: list[int] = []
+    for _ in range(3):
+        first = said[-1] + 1 if said else 0
+        words = [sys.executable, "-c", APPEND, str(tmp_path), str(Path(__file__).parent), str(first)]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as writer:
+            assert writer.stdout is not None
+            said.append(int(writer.stdout.readline()))
+            time.sleep(moments.uniform(0.0, 0.05))
+            writer.kill()
+            said += [int(line) for line in writer.stdout]
+        set_aside_broken(tmp_path)
+        stored = [trial.number for trial in read_trials(tmp_path)]
+        # The last may have been stored and not yet said.
+        assert stored in (said, [*said, said[-1] + 1])
+        said = stored
+        assert all(read_requests(tmp_path, number) == requests() for number in stored)
 
 
 # Full disks
