@@ -50,6 +50,19 @@ def write_atomically(path: Path, content: bytes, *, scratch: Path | None = None)
         raise
 
 
+def reserve_room(path: Path, size_bytes: int) -> None:
+    """A file that takes up so much of the disk, to be removed when room is needed. Raises OSError, leaving nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        # Blocks of its own: a file that is merely long takes up nothing.
+        os.posix_fallocate(descriptor, 0, size_bytes)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
 def write_error(path: Path, error: OSError) -> WriteFailed:
     """The error to raise for `error` while writing `path`: DiskFull or WriteFailed, in one line."""
     if error.errno in _FULL:

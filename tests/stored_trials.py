@@ -84,8 +84,9 @@ def failed(number: int) -> TrialResult:
     )
 
 
-def store(folder: Path, schema: Schema = SCHEMA, env: dict[str, str] | None = None) -> Store:
-    return Store(folder, schema, metadata={"vllm": "0.32.0", "driver": "570.1"}, redactor=Redactor(env or {}))
+def store(folder: Path, schema: Schema = SCHEMA, reserve_bytes: int = 0) -> Store:
+    metadata = {"vllm": "0.32.0", "driver": "570.1"}
+    return Store(folder, schema, metadata=metadata, redactor=Redactor({}), reserve_bytes=reserve_bytes)
 
 
 def looks() -> tuple[TelemetryRow, ...]:

@@ -233,9 +233,11 @@ def test_metrics_and_flags_may_change_on_resume(study: Path) -> None:
     assert ask(union) == [(1, 4)]
 
 
-def test_schema_and_telemetry_travel_to_another_process() -> None:
-    assert pickle.loads(pickle.dumps(SCHEMA)) == SCHEMA
-    assert pickle.loads(pickle.dumps(looks())) == looks()
+def test_values_and_the_store_travel_to_another_process(written: Path, tmp_path: Path) -> None:
+    for value in (SCHEMA, looks(), read_trials(written)):
+        assert pickle.loads(pickle.dumps(value)) == value
+    pickle.loads(pickle.dumps(store(tmp_path))).append(complete(0), engine_summary={})
+    assert len(read_trials(tmp_path)) == 1
 
 
 # Secrets

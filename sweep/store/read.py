@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from sweep.store.schema import SCHEMA_VERSION
 from sweep.store.write import METADATA_PREFIX, trial_file
 from sweep.trial import Failure, Flag, TrialKind, TrialStatus
 
-_EMPTY: Mapping[str, Any] = MappingProxyType({})
 _FLAG_OF: Mapping[str, Callable[[Any], Flag]] = {
     "int": int,
     "float": float,
@@ -55,7 +53,7 @@ class StoredTrial:
     total_s: float
     remarks: tuple[str, ...] = ()
     engine_config: EngineConfig = field(default_factory=EngineConfig)
-    engine_summary: Mapping[str, float | None] = field(default_factory=lambda: _EMPTY)
+    engine_summary: Mapping[str, float | None] = field(default_factory=dict)
 
 
 def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
@@ -152,14 +150,12 @@ def _stored(path: Path) -> StoredTrial:
     return StoredTrial(
         number=row["number"],
         kind=TrialKind(row["kind"]),
-        flags=MappingProxyType(_flags(row["flag_types"], roles.get("flag", {}))),
+        flags=_flags(row["flag_types"], roles.get("flag", {})),
         status=status,
-        metrics=MappingProxyType(roles.get("metric", {})) if status is TrialStatus.COMPLETE else None,
+        metrics=roles.get("metric", {}) if status is TrialStatus.COMPLETE else None,
         score=row["score"],
         feasible=row["feasible"],
-        violations=MappingProxyType(
-            {name: value for name, value in roles.get("violation", {}).items() if value is not None}
-        ),
+        violations={name: value for name, value in roles.get("violation", {}).items() if value is not None},
         failure=_failure(row),
         attempts=row["attempts"],
         command=row["command"],
@@ -169,7 +165,7 @@ def _stored(path: Path) -> StoredTrial:
         total_s=row["total_s"],
         remarks=tuple(row["remarks"] or ()),
         engine_config=EngineConfig(**_of(EngineConfig, roles.get("engine_config", {}))),
-        engine_summary=MappingProxyType(roles.get("engine_summary", {})),
+        engine_summary=roles.get("engine_summary", {}),
     )
 
 

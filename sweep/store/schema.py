@@ -10,9 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -77,20 +75,16 @@ class Schema:
     flags: Mapping[str, type]
     metrics: tuple[str, ...]
     slos: tuple[str, ...] = ()
-    engine_summary: tuple[str, ...] = field(default=ENGINE_SUMMARY)
+    engine_summary: tuple[str, ...] = ENGINE_SUMMARY
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "flags", MappingProxyType(dict(self.flags)))
+        object.__setattr__(self, "flags", dict(self.flags))
         for name, kind in self.flags.items():
             if kind not in _OF_PYTHON:
                 raise ValueError(f"flag {name}: no column type for {kind!r}")
         columns = [column.name for column in _trial_fields(self)]
         if twice := sorted({name for name in columns if columns.count(name) > 1}):
             raise ValueError(f"two names make one column: {', '.join(twice)}")
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A mapping proxy does not travel to another process; the plain mapping does.
-        return Schema, (dict(self.flags), self.metrics, self.slos, self.engine_summary)
 
 
 def flag_type(values: Iterable[Flag]) -> type:

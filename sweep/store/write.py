@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sweep.atomic_file import write_atomically, write_error
+from sweep.atomic_file import DiskFull, reserve_room, write_atomically, write_error
 from sweep.redact import Redactor
 from sweep.store.rows import (
     Row,
@@ -26,6 +26,9 @@ from sweep.trial import TrialResult
 METADATA_PREFIX = "sweep."
 # Not in the tables' folders: polars refuses to read a folder that also holds a file of another kind.
 SCRATCH = ".writing"
+# Room that is kept free for the trial that is running when the disk fills up: a night's last trial can be half an hour.
+_RESERVE = ".reserve"
+_RESERVE_BYTES = 8 << 20
 
 
 def trial_file(folder: Path, table: str, number: int) -> Path:
@@ -37,17 +40,36 @@ class Store:
     """Appends trials to the tables under `folder`; the one writer of a study (see `study_folder`).
 
     `metadata` (the fingerprint) goes into every file with the schema version and the trial's command. Every string is
-    redacted on its way. Raises DiskFull or WriteFailed when the tables' folders cannot be made.
+    redacted on its way. `reserve_bytes` are kept in a file `.reserve`, which is given up for the trial that finds the
+    disk full. Raises DiskFull or WriteFailed when the tables' folders or the reserve cannot be made.
     """
 
-    def __init__(self, folder: Path, schema: Schema, *, metadata: Mapping[str, str], redactor: Redactor) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        *,
+        metadata: Mapping[str, str],
+        redactor: Redactor,
+        reserve_bytes: int = _RESERVE_BYTES,
+    ) -> None:
         self._folder, self._schema, self._redactor = folder, schema, redactor
+        self._reserve, self._reserve_bytes = folder / _RESERVE, reserve_bytes
         self._metadata = dict(metadata)
         for name in (SCRATCH, *TABLES):
             try:
                 (folder / name).mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise write_error(folder / name, error) from error
+        self.check_room()
+
+    def check_room(self) -> None:
+        """To be called before a trial starts. Raises DiskFull where its result might find no room."""
+        try:
+            if self._reserve_bytes and not (self._reserve.exists() and self._reserve.stat().st_size):
+                reserve_room(self._reserve, self._reserve_bytes)
+        except OSError as error:
+            raise write_error(self._reserve, error) from error
 
     def append(
         self,
@@ -60,7 +82,7 @@ class Store:
 
         The row in `trials` is written last and is what makes the trial count. Raises DiskFull or WriteFailed with
         nothing of this trial left and all others untouched; ValueError when the trial is stored already or does not fit
-        the schema.
+        the schema. A trial that finds the disk full goes into the reserve, and `check_room` then stops the next one.
         """
         number = result.spec.number
         if trial_file(self._folder, "trials", number).exists():
@@ -79,12 +101,22 @@ class Store:
             for table in TABLES:
                 path = trial_file(self._folder, table, number)
                 written.append(path)
-                write_atomically(path, contents[table], scratch=self._folder / SCRATCH)
+                self._write(path, contents[table])
         except BaseException:
             for path in reversed(written):
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
             raise
+
+    def _write(self, path: Path, content: bytes) -> None:
+        scratch = self._folder / SCRATCH
+        try:
+            write_atomically(path, content, scratch=scratch)
+        except DiskFull:
+            if not self._reserve.exists():
+                raise
+            self._reserve.unlink()
+            write_atomically(path, content, scratch=scratch)
 
     def _encode(self, table: str, rows: list[Row], result: TrialResult) -> bytes:
         metadata = {
