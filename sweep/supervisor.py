@@ -6,8 +6,10 @@ pipe open. The supervisor starts the command in a session of its own and answers
 `stop SECONDS`, when the pipe closes, when its parent is gone, on SIGTERM, SIGHUP or SIGINT, and when the command
 itself has exited.
 
-Three nets lie under each other, because any of these processes may be killed at any moment:
+Nets lie under each other, because any of these processes may be killed at any moment:
 
+- the owner's direct child is a shield that only waits: Ray ends the direct children of a worker with SIGKILL when it
+  ends the worker (`kill_child_processes_on_worker_exit`), and the supervisor must outlive that;
 - it is the subreaper of everything below it, so that an orphan is re-parented here and found, whatever session it made;
 - its child asks the kernel for SIGKILL at the supervisor's own death;
 - a record file names ids, start times and a random token that every descendant has in its environment, for whoever must
@@ -18,7 +20,9 @@ Nothing is ever found by name.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import errno
 import json
 import os
 import select
@@ -30,6 +34,7 @@ from typing import Any, NamedTuple
 TOKEN_NAME = "SWEEP_PROCESS_TOKEN"
 KILL_WAIT_S = 10.0  # a process that is still there so long after SIGKILL hangs in the kernel
 ORPHAN_GRACE_S = 10.0  # nobody waits any more: end sooner than a patient owner would
+AFTER_EXIT_GRACE_S = 3.0  # for the children of a command that is over; the next trial waits
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _RESET = ("SIGINT", "SIGTERM", "SIGHUP", "SIGCHLD", "SIGPIPE", "SIGXFSZ")
 
@@ -119,10 +124,8 @@ def _send(number: signal.Signals, found: dict[int, int]) -> None:
     for pid, started in found.items():
         seen = look(pid)
         if seen is not None and seen.started == started:
-            try:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                continue
 
 
 def write_record(path: str, record: dict[str, Any]) -> None:
@@ -138,10 +141,8 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _report(event: str, **facts: object) -> None:
-    try:
+    with contextlib.suppress(OSError):  # the owner is gone; there is nobody to tell
         os.write(1, (json.dumps({"event": event, **facts}) + "\n").encode())
-    except OSError:
-        return  # the owner is gone; there is nobody to tell
 
 
 class _Supervisor:
@@ -169,7 +170,9 @@ class _Supervisor:
             return
         while self._kill_at is None:
             self._wait(1.0)
-            if os.getppid() != self._job["owner"][0]:
+            # Beside the pipe: a child that the owner forked may hold the other end open.
+            owner = look(self._job["owner"][0])
+            if owner is None or owner.started != self._job["owner"][1]:
                 self.ask(ORPHAN_GRACE_S)
         killed, left = end(self._members, lambda: self._kill_at or 0.0, self._wait)
         self._reap()
@@ -212,7 +215,8 @@ class _Supervisor:
         # A command that is over already has left no start time; its id is then of no use to anybody.
         self._record["child"] = [self._child, seen.started if seen else 0]
         self._record["session"] = self._record["group"] = self._child
-        write_record(self._job["record"], self._record)
+        with contextlib.suppress(OSError):  # a disk that filled up just now; the first record has the token
+            write_record(self._job["record"], self._record)
         _report("started", record=self._record)
 
     def _become(self, null: int, log: int, tell: int, parent: int) -> None:
@@ -231,6 +235,8 @@ class _Supervisor:
             os.execvpe(argv[0], argv, self._job["env"])
         except OSError as error:
             os.write(tell, str(error.errno).encode())
+        except ValueError:  # a NUL or "=" where none may be
+            os.write(tell, str(errno.EINVAL).encode())
         finally:
             os._exit(127)
 
@@ -259,7 +265,7 @@ class _Supervisor:
                 return
             if pid == self._child:
                 _report("exited", code=os.waitstatus_to_exitcode(status))
-                self.ask(ORPHAN_GRACE_S)
+                self.ask(AFTER_EXIT_GRACE_S)
 
     def _members(self) -> dict[int, int]:
         living = everyone()
@@ -271,13 +277,16 @@ class _Supervisor:
         return {pid: living[pid].started for pid in ids - {os.getpid()}}
 
     def _remove_record(self) -> None:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(self._job["record"])  # noqa: PTH108
-        except OSError:
-            return
 
 
 def _main() -> None:
+    if shielded := os.fork():
+        for fd in (0, 1):
+            os.close(fd)  # or the pipes would stay open when the supervisor is gone
+        os.waitpid(shielded, 0)
+        return
     received = b""
     while b"\n" not in received:
         chunk = os.read(0, 1 << 16)

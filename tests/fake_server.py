@@ -165,7 +165,7 @@ class _Server:
         path = target.partition("?")[0]
         if path.startswith("/v1") and self.key and headers.get("authorization") != f"Bearer {self.key}":
             await answer.send(401, {"error": "Unauthorized"})
-        elif (method, path) in self._routes():
+        elif (method, path) in self._routes() and path not in self.config.get("absent", ()):
             body: Body = json.loads(raw) if raw else {}
             await self._routes()[method, path](body, answer)
         else:

@@ -8,7 +8,8 @@ Server, start
   start_delay_s; log (text, or @name of LOGS; printed at start); noise_lines (printed after the log)
   exit_code or exit_signal: end instead of serving, after_s later
   fail_first_launches N: only so many launches end so (exit code 1 if not said), counted in the file `state`
-  never_healthy (503); no_listen; refuse_unknown_flags; dump_env PATH; dump_argv PATH; api_key (not VLLM_API_KEY)
+  never_healthy (503); no_listen; refuse_unknown_flags; dump_env PATH; dump_argv PATH
+  api_key (in place of VLLM_API_KEY; null: open to everybody); absent [paths that answer 404]
 Server, process tree
   grandchild {count, setsid, ignore_sigterm, clear_env, pid_file}; server_dies_with_child; ignore_sigterm
 Server, load. N counts streamed requests from 1, those of a warm-up included.
@@ -47,9 +48,11 @@ VERSION = "0.32.0"
 
 LOGS = {
     "@oom_start": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
-    "capacity of 47.41 GiB of which 1.12 GiB is free.\nRuntimeError: Engine core initialization failed. See root cause above.",
+    "capacity of 47.41 GiB of which 1.12 GiB is free.\n"
+    "RuntimeError: Engine core initialization failed. See root cause above.",
     "@oom_load": "ERROR [core.py:900] EngineCore encountered a fatal error.\n"
-    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 1 has a total capacity of 47.41 GiB of which 310.00 MiB is free.\n"
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 594.00 MiB. GPU 1 has a total capacity of "
+    "47.41 GiB of which 310.00 MiB is free.\n"
     "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the "
     "root cause.",
     "@no_kv": "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when "

@@ -79,14 +79,13 @@ def _alive(identity: Sequence[int]) -> bool:
 
 
 def _dismiss(identity: Sequence[int]) -> None:
-    """Have a supervisor without owner hurry; it is ending its tree already."""
+    """Have a supervisor without owner hurry. It is ending its tree already; a second SIGTERM takes its patience."""
     for number, wait_s in ((signal.SIGTERM, _GRACE_S + _DISMISS_WAIT_S), (signal.SIGKILL, _DISMISS_WAIT_S)):
         deadline = time.monotonic() + wait_s
-        if _alive(identity):
+        while _alive(identity) and time.monotonic() < deadline:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(identity[0], number)
-        while _alive(identity) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            time.sleep(0.1)
 
 
 def end_recorded(record: dict[str, Any], *, grace_s: float, by_session: bool) -> tuple[bool, tuple[int, ...]]:
@@ -109,8 +108,7 @@ def _members(record: dict[str, Any], *, by_session: bool) -> dict[int, int]:
         if seen.started >= since and _belongs(pid, seen, child, record["token"], by_session=by_session)
     }
     ids = roots | supervisor.descendants(roots, living)
-    spared = _lineage(living) | {record["supervisor"][0]}
-    return {pid: living[pid].started for pid in ids - spared}
+    return {pid: living[pid].started for pid in ids - _lineage(living)}
 
 
 def _belongs(pid: int, seen: Seen, child: Sequence[int] | None, token: str, *, by_session: bool) -> bool:

@@ -29,7 +29,8 @@ _MARGIN_S = 5.0
 class StopReport:
     """How a process tree ended. `left` are ids that SIGKILL did not remove within its bounded wait.
 
-    `exit_code` is that of the command itself, negative for a signal; None if it is among those left.
+    `exit_code` is that of the command itself, negative for a signal; None if it is among those left. `took_s` counts
+    from the first call of `stop`.
     """
 
     exit_code: int | None
@@ -41,16 +42,13 @@ class StopReport:
 class SupervisedProcess:
     """A running command. Make one with `start`; end it with `stop`. May be polled from any thread."""
 
-    def __init__(
-        self, popen: subprocess.Popen[bytes], record_path: Path, stop_timeout_s: float, started_at: float
-    ) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], record_path: Path, stop_timeout_s: float) -> None:
         self._popen, self._record_path, self._stop_timeout_s = popen, record_path, stop_timeout_s
         self._lock = threading.RLock()
         self._received = b""
         self._record: dict[str, Any] = {}
         self._exit_code: int | None = None
         self._ended: StopReport | None = None
-        self._started_at = started_at
         self._stop_asked_at: float | None = None
         self._failed: str | None = None
 
@@ -83,7 +81,6 @@ class SupervisedProcess:
             "token": token,
             "owner": [os.getpid(), own.started if own else 0],
         }
-        started_at = time.monotonic()
         try:
             log_path.parent.mkdir(parents=True, exist_ok=True)
             record_path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +95,7 @@ class SupervisedProcess:
                 )
         except OSError as error:
             raise HostError(f"cannot start {argv[0]!r}: {error}") from error
-        self = cls(popen, record_path, stop_timeout_s, started_at)
+        self = cls(popen, record_path, stop_timeout_s)
         try:
             self._hand_over(job)
         except BaseException:
@@ -115,7 +112,8 @@ class SupervisedProcess:
     @property
     def supervisor_pid(self) -> int:
         """Process id of the supervisor."""
-        return self._popen.pid
+        pid: int = self._record["supervisor"][0]
+        return pid
 
     def poll(self) -> int | None:
         """The command's exit code (negative: signal) or None while it runs. Never blocks for long.
@@ -150,7 +148,9 @@ class SupervisedProcess:
         while self._ended is None:
             self._drain()
             if self._ended is None and time.monotonic() > deadline:
-                self._popen.kill()  # a supervisor that does not answer; _drain then ends the tree by the record
+                # A supervisor that does not answer; the end of its pipe makes _drain end the tree by the record.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self.supervisor_pid, signal.SIGKILL)
                 deadline = float("inf")
             if self._ended is None:
                 self._listen(1.0)
@@ -225,8 +225,8 @@ class SupervisedProcess:
         self._finish(killed=killed, left=left)
 
     def _finish(self, *, killed: bool, left: tuple[int, ...]) -> None:
-        since = self._stop_asked_at if self._stop_asked_at is not None else self._started_at
-        self._ended = StopReport(self._exit_code, killed, left, time.monotonic() - since)
+        took_s = 0.0 if self._stop_asked_at is None else time.monotonic() - self._stop_asked_at
+        self._ended = StopReport(self._exit_code, killed, left, took_s)
 
     def _close(self) -> None:
         """Let go of the pipes (which ends a supervisor that still runs) and reap the supervisor."""

@@ -12,8 +12,9 @@ from typing import Any
 
 import httpx
 
-from sweep.errors import ServerDied, ServerNotReady
+from sweep.errors import HostNotReady, ServerDied, ServerNotReady
 from sweep.process import StopReport, SupervisedProcess
+from sweep.server.ports import port_free
 
 _EAGER_S, _EAGER_POLL_S, _POLL_S = 20.0, 0.1, 0.5
 _LOOK_S = 5.0  # /health and its like answer in milliseconds, unless the event loop is stuck
@@ -58,7 +59,13 @@ class VllmServer:
 
     @classmethod
     def start(cls, launch: Launch) -> VllmServer:
-        """Start the process; do not wait for it. Raises HostError when the command cannot be executed."""
+        """Start the process; do not wait for it.
+
+        Raises HostError when the command cannot be executed, HostNotReady when something listens on the port already:
+        vLLM binds with SO_REUSEPORT, so two servers could share it and each get some of the requests.
+        """
+        if not port_free(launch.host, launch.port):
+            raise HostNotReady(f"port {launch.port} of {launch.host} is taken by another process")
         process = SupervisedProcess.start(
             launch.argv,
             env=launch.env,
