@@ -1,0 +1,23 @@
+"""Requests and engine counters in, numbers out. Names, units and formulas: `sweep.metric_table`."""
+
+from __future__ import annotations
+
+from sweep.metrics.engine import (
+    EngineSummary,
+    engine_config_from_log,
+    parse_engine_config,
+    parse_engine_sample,
+    summarize_engine,
+)
+from sweep.metrics.latency import enough_samples, samples_needed, summarize
+
+__all__ = [
+    "EngineSummary",
+    "engine_config_from_log",
+    "enough_samples",
+    "parse_engine_config",
+    "parse_engine_sample",
+    "samples_needed",
+    "summarize",
+    "summarize_engine",
+]
