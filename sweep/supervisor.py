@@ -174,7 +174,7 @@ class _Supervisor:
             owner = look(self._job["owner"][0])
             if owner is None or owner.started != self._job["owner"][1]:
                 self.ask(ORPHAN_GRACE_S)
-        killed, left = end(self._members, lambda: self._kill_at or 0.0, self._wait)
+        killed, left = end(self._members, lambda: self._kill_at or 0.0, self._wait, self._job["kill_wait_s"])
         self._reap()
         if not left:
             self._remove_record()

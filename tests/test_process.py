@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from waiting import alive, json_file, until
 
 from sweep import supervisor
 from sweep.errors import HostError
-from sweep.process import SupervisedProcess
+from sweep.process import SupervisedProcess, end_leftovers
 
 FAKE = [sys.executable, str(Path(__file__).with_name("fake_vllm.py")), "serve", "model"]
 STUBBORN = {"setsid": True, "ignore_sigterm": True}
@@ -26,7 +27,7 @@ STUBBORN = {"setsid": True, "ignore_sigterm": True}
 class Tree:
     """A fake server with a grandchild in a session of its own that ignores SIGTERM."""
 
-    def __init__(self, folder: Path, *, stop_timeout_s: float = 0.4, **config: object) -> None:
+    def __init__(self, folder: Path, *, stop_timeout_s: float = 0.2, **config: object) -> None:
         self.record = folder / "records" / "0.json"
         grandchild = {**STUBBORN, "pid_file": str(folder / "pids.json")}
         fake = {"no_listen": True, "grandchild": grandchild, **config}
@@ -36,6 +37,7 @@ class Tree:
             log_path=folder / "log",
             record_path=self.record,
             stop_timeout_s=stop_timeout_s,
+            kill_wait_s=0.3,
         )
         self.engine = json_file(folder / "pids.json")[0]
         self.pids = [self.process.pid, self.process.supervisor_pid, self.engine]
@@ -59,7 +61,7 @@ def run(folder: Path, script: str, **env: str) -> SupervisedProcess:
         env={"PATH": os.environ["PATH"], **env},
         log_path=folder / "log",
         record_path=folder / "records" / "0.json",
-        stop_timeout_s=0.5,
+        stop_timeout_s=0.3,
     )
 
 
@@ -139,6 +141,33 @@ def test_stop_of_a_stubborn_tree(tmp_path: Path) -> None:
     assert not tree.record.exists()
 
 
+NO_KILL = """
+#define _GNU_SOURCE
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int kill(pid_t pid, int number) { return number == SIGKILL ? 0 : (int)syscall(SYS_kill, pid, number); }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")
+def test_process_that_cannot_be_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that hangs in a driver: a library under the supervisor swallows its SIGKILLs."""
+    (tmp_path / "no_kill.c").write_text(NO_KILL)
+    library = str(tmp_path / "no_kill.so")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, str(tmp_path / "no_kill.c")], check=True)
+    monkeypatch.setenv("LD_PRELOAD", library)
+    tree = Tree(tmp_path)
+    monkeypatch.delenv("LD_PRELOAD")
+    report = tree.process.stop()
+    assert (report.exit_code, report.killed, report.left) == (0, True, (tree.engine,))
+    assert alive(tree.pids) == [tree.engine]
+    # Its record stays, and the next start tries again.
+    (found,) = end_leftovers(tree.record.parent)
+    assert (found.record, found.ended, found.left) == (tree.record, (tree.engine,), ())
+    assert not tree.record.exists()
+
+
 def test_stop_can_be_hurried(tmp_path: Path) -> None:
     tree = Tree(tmp_path, ignore_sigterm=True, stop_timeout_s=60)
     patient = threading.Thread(target=tree.process.stop)
@@ -190,11 +219,9 @@ def test_leader_that_left_its_threads_behind(tmp_path: Path) -> None:
 def test_signal(tmp_path: Path, victim: str, number: signal.Signals) -> None:
     tree = Tree(tmp_path)
     os.kill(tree.pids[1] if victim == "supervisor" else tree.pids[0], number)
-    began = time.monotonic()
-    code = tree.process.wait(10)
+    code = tree.process.wait(3)
     assert code is not None
     if victim == "command":
-        assert time.monotonic() - began < 1.0
         # SIGTERM and SIGINT are handled by the fake as by vLLM: a clean end.
         assert code == {signal.SIGKILL: -9, signal.SIGHUP: -1}.get(number, 0)
     elif number == signal.SIGKILL:

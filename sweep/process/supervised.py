@@ -42,8 +42,11 @@ class StopReport:
 class SupervisedProcess:
     """A running command. Make one with `start`; end it with `stop`. May be polled from any thread."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], record_path: Path, stop_timeout_s: float) -> None:
-        self._popen, self._record_path, self._stop_timeout_s = popen, record_path, stop_timeout_s
+    def __init__(
+        self, popen: subprocess.Popen[bytes], record_path: Path, stop_timeout_s: float, kill_wait_s: float
+    ) -> None:
+        self._popen, self._record_path = popen, record_path
+        self._stop_timeout_s, self._kill_wait_s = stop_timeout_s, kill_wait_s
         self._lock = threading.RLock()
         self._received = b""
         self._record: dict[str, Any] = {}
@@ -62,11 +65,13 @@ class SupervisedProcess:
         record_path: Path,
         cwd: Path | None = None,
         stop_timeout_s: float = 30.0,
+        kill_wait_s: float = supervisor.KILL_WAIT_S,
     ) -> SupervisedProcess:
         """Start `argv` with exactly `env`, in a new session, standard output and error appended to `log_path`.
 
         `record_path` names the file that says what runs; it is gone again after a clean end. `stop_timeout_s` is the
-        longest wait between SIGTERM and SIGKILL. Raises HostError when the command cannot be executed.
+        longest wait between SIGTERM and SIGKILL, `kill_wait_s` the longest one for SIGKILL to work.
+        Raises HostError when the command cannot be executed.
         """
         log_path, record_path = log_path.absolute(), record_path.absolute()
         own = supervisor.look(os.getpid())
@@ -78,6 +83,7 @@ class SupervisedProcess:
             "record": str(record_path),
             "cwd": None if cwd is None else str(cwd),
             "stop_timeout_s": stop_timeout_s,
+            "kill_wait_s": kill_wait_s,
             "token": token,
             "owner": [os.getpid(), own.started if own else 0],
         }
@@ -95,7 +101,7 @@ class SupervisedProcess:
                 )
         except OSError as error:
             raise HostError(f"cannot start {argv[0]!r}: {error}") from error
-        self = cls(popen, record_path, stop_timeout_s)
+        self = cls(popen, record_path, stop_timeout_s, kill_wait_s)
         try:
             self._hand_over(job)
         except BaseException:
@@ -144,7 +150,7 @@ class SupervisedProcess:
             with contextlib.suppress(OSError):  # broken pipe: the supervisor is gone, which _drain finds out
                 self._stdin(f"stop {grace_s}\n".encode())
         # After a natural end the supervisor may be in the middle of its own, longer wait.
-        deadline = now + max(grace_s, supervisor.ORPHAN_GRACE_S) + supervisor.KILL_WAIT_S + _MARGIN_S
+        deadline = now + max(grace_s, supervisor.ORPHAN_GRACE_S) + self._kill_wait_s + _MARGIN_S
         while self._ended is None:
             self._drain()
             if self._ended is None and time.monotonic() > deadline:

@@ -139,10 +139,10 @@ class VllmServer:
         """None when all is well, otherwise what was seen instead."""
         where = f"on port {self.launch.port}"
         try:
-            health = self._client.get("/health")
+            health = self._ask("GET", "/health")
             if health.status_code != 200:
                 return f"/health {where} answers {health.status_code}"
-            models = self._client.get("/v1/models", headers=self._auth)
+            models = self._ask("GET", "/v1/models", headers=self._auth)
             if models.status_code == 401:
                 return f"a server {where} refuses this trial's key (401): another server, or an api-key flag"
             if models.status_code != 200:
@@ -150,7 +150,7 @@ class VllmServer:
             names = _names(models)
             if self.launch.served_name not in names:
                 return f"a server {where} serves {names}, not {self.launch.served_name!r}: another server"
-            if self._client.get("/v1/models").status_code != 401:
+            if self._ask("GET", "/v1/models").status_code != 401:
                 return f"a server {where} answers without a key: another server, or VLLM_API_KEY does not reach it"
         except (httpx.HTTPError, ValueError) as error:
             return f"no answer {where}: {type(error).__name__}: {error}"
@@ -165,7 +165,8 @@ class VllmServer:
         )
         for path, words in kinds:
             try:
-                answer = self._client.post(
+                answer = self._ask(
+                    "POST",
                     path,
                     json=body | words,
                     headers=self._auth,
@@ -180,9 +181,15 @@ class VllmServer:
                 return f"{path} fails: {type(error).__name__}: {error}"
         return "neither /v1/completions nor /v1/chat/completions is there (404)"
 
+    def _ask(self, method: str, path: str, **more: Any) -> httpx.Response:
+        try:
+            return self._client.request(method, path, **more)
+        except RuntimeError as error:  # closed by stop() in another thread, at any moment
+            raise httpx.ConnectError(str(error)) from error
+
     def _text(self, path: str) -> str | None:
         with contextlib.suppress(httpx.HTTPError):
-            answer = self._client.get(path)
+            answer = self._ask("GET", path)
             if answer.status_code == 200:
                 return answer.text
         return None
@@ -198,9 +205,7 @@ class _Look:
         threading.Thread(target=self._run, name="readiness", daemon=True).start()
 
     def _run(self) -> None:
-        # A client closed by stop() in mid-request must not print a traceback from a thread nobody waits for.
-        with contextlib.suppress(RuntimeError):
-            self.found = self._function()
+        self.found = self._function()
         self.done.set()
 
 
