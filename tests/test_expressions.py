@@ -142,6 +142,7 @@ def test_mistakes_are_one_line_with_the_column(text: str, column: int, word: str
         ("a", {"a": 3}, "3 is neither true nor false"),
         ("a and b > 1", {"a": 3, "b": 2}, "3 is neither true nor false"),
         ("a == 1", {"a": [1]}, "a is list"),
+        ("1e300 * 1e300 and a", {"a": True}, "a huge number is neither"),
     ],
 )
 def test_values_of_the_wrong_kind_are_the_users_mistake(text: str, flags: dict[str, object], word: str) -> None:

@@ -7,24 +7,26 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Protocol
 
 from sweep.errors import ConfigError
 
-Value = Fraction | bool | str | None  # None: unknown
+Number = int | Fraction  # exact; whole numbers stay int, which is several times faster
+Value = Number | bool | str | None  # None: unknown
 
-COMPARE: dict[str, Callable[[Fraction, Fraction], bool]] = {
+COMPARE: dict[str, Callable[[Number, Number], bool]] = {
     "<": operator.lt,
     "<=": operator.le,
     ">": operator.gt,
     ">=": operator.ge,
 }
-ARITHMETIC: dict[str, Callable[[Fraction, Fraction], Fraction]] = {
+ARITHMETIC: dict[str, Callable[[Number, Number], Number]] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,
-    "/": operator.truediv,
-    "//": lambda left, right: Fraction(left // right),
+    "/": lambda left, right: Fraction(left) / right,
+    "//": operator.floordiv,
     "%": operator.mod,
 }
 
@@ -59,14 +61,12 @@ class Name:
 
     def value(self, flags: Mapping[str, object]) -> Value:
         found = flags.get(self.name)
-        if found is None or isinstance(found, (bool, str)):
+        if found is None or isinstance(found, (bool, str, int)):
             return found
-        if isinstance(found, int):
-            return Fraction(found)
         if isinstance(found, float):
             if not math.isfinite(found):
                 raise Undefined
-            return Fraction(repr(found))
+            return _exact(found)
         raise ConfigError(f"{self.name} is {type(found).__name__}, which a constraint cannot use")
 
 
@@ -140,13 +140,25 @@ def _any(values: list[bool | None]) -> bool | None:
 
 
 def _show(value: Value) -> str:
-    if isinstance(value, Fraction):
-        return f"{float(value):g}"
+    if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
+        try:
+            return f"{float(value):g}"
+        except OverflowError:
+            return "a huge number"
     return repr(value) if isinstance(value, str) else str(value).lower()
 
 
-def _number(value: Value, symbol: str) -> Fraction | None:
-    if value is None or isinstance(value, Fraction):
+@lru_cache(maxsize=4096)
+def _exact(number: float) -> Fraction:
+    return Fraction(repr(number))
+
+
+def _is_number(value: Value) -> bool:
+    return isinstance(value, (int, Fraction)) and not isinstance(value, bool)
+
+
+def _number(value: Value, symbol: str) -> Number | None:
+    if value is None or (isinstance(value, (int, Fraction)) and not isinstance(value, bool)):
         return value
     raise ConfigError(f"{_show(value)} is not a number, as {symbol!r} needs")
 
@@ -165,7 +177,7 @@ def _compare(symbol: str, left: Node, right: Node, flags: Mapping[str, object]) 
         elif a is None or b is None:
             return None
         else:  # true is not 1 here, unlike in Python
-            equal = type(a) is type(b) and a == b
+            equal = (type(a) is type(b) or (_is_number(a) and _is_number(b))) and a == b
         return equal is (symbol == "==")
     x, y = _number(a, symbol), _number(b, symbol)
     return None if x is None or y is None else COMPARE[symbol](x, y)

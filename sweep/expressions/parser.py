@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import NoReturn
 
 from sweep.errors import ConfigError
-from sweep.expressions.nodes import COMPARE, Chain, Compare, In, Literal, Logic, Name, Node, Null
+from sweep.expressions.nodes import COMPARE, Chain, Compare, In, Literal, Logic, Name, Node, Null, Number
 
 MAX_LENGTH = 1000
 MAX_DEPTH = 30
@@ -174,7 +174,7 @@ class _Parser:
         if (sign := self._take("-", "+")) is None:
             return self._atom()
         self._deeper(1)
-        inner = Chain(Literal(Fraction(0)), ((sign, self._unary()),))
+        inner = Chain(Literal(0), ((sign, self._unary()),))
         self._deeper(-1)
         return inner
 
@@ -201,11 +201,12 @@ class _Parser:
         self._names.add(name)
         return Name(name)
 
-    def _decimal(self, token: _Token) -> Fraction:
+    def _decimal(self, token: _Token) -> Number:
         _, _, exponent = token.text.lower().partition("e")
         if len(token.text) > _MAX_DIGITS or abs(int(exponent or 0)) > _MAX_EXPONENT:  # exact: 1e-9999999 costs memory
             self._fail("this number is too long", token)
         following = self._peek()
         if following.kind in ("name", "number") and following.column == token.column + len(token.text):
             self._fail(f"{token.text}{following.text} is not a number", token)
-        return Fraction(token.text)
+        exact = Fraction(token.text)
+        return exact.numerator if exact.denominator == 1 else exact
