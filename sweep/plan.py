@@ -39,7 +39,6 @@ class StudyPlan:
     stop_after_same_failure: int = 3
     max_lost: int = 2
     time_left_s: Callable[[], float] = lambda: float("inf")
-    first_estimate_s: float | None = None
     stop_reason: str | None = None
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -94,6 +93,15 @@ class StudyPlan:
         self._again.append(spec)
         return True
 
+    def give_back(self, spec: TrialSpec) -> None:
+        """`spec` was taken but not started; it comes first the next time."""
+        del self.live[spec.number]
+        self._again.insert(0, spec)
+
+    def times_lost(self, number: int) -> int:
+        """How often the worker of this trial was lost."""
+        return self._lost.get(number, 0)
+
     def stop(self, reason: str, *, failed: bool = False) -> None:
         """Start no further trial."""
         if self.stop_reason is None:
@@ -113,10 +121,19 @@ class StudyPlan:
         taken = {*self.finished, *self.live}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
-    def _out_of_time(self) -> bool:
-        left_s = self.time_left_s()
+    def expected_left_s(self) -> float | None:
+        """Seconds until the asked trials are done, by the last few; None before the first has ended."""
+        each_s = self._expected_s()
+        if each_s is None:
+            return None
+        return min(each_s * (self.trials - len(self.finished)) / self.concurrent, max(0.0, self.time_left_s()))
+
+    def _expected_s(self) -> float | None:
         totals = [f.total_s for f in self.finished.values() if f.total_s is not None]
-        expected_s = max(totals[-_RECENT:], default=None) or self.first_estimate_s
+        return max(totals[-_RECENT:], default=None)
+
+    def _out_of_time(self) -> bool:
+        left_s, expected_s = self.time_left_s(), self._expected_s()
         return left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s)
 
     def _judge(self, finished: Finished) -> None:

@@ -103,12 +103,14 @@ def rounds(count: Callable[[str], int]) -> list[tuple[Round, ClientFeatures]]:
 COUNT = """
 import sys
 from pathlib import Path
-from tokenizers import Tokenizer
+from sweep.vllm_cpu import hide_broken_torchvision
+hide_broken_torchvision()
+from transformers import AutoTokenizer
 from sweep.errors import HostError
 from sweep.workload import DEMO_FILE, check_sharegpt, token_counter
-count, plain = token_counter(sys.argv[1]), Tokenizer.from_file(sys.argv[1] + "/tokenizer.json")
+count, plain = token_counter(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
 texts = [exchange.prompt for exchange in check_sharegpt(DEMO_FILE).exchanges]
-assert all(count(text) == len(plain.encode(text).ids) for text in texts)
+assert all(count(text) == len(plain(text).input_ids) for text in texts)
 assert max(map(count, texts)) > 1024
 try:
     token_counter(sys.argv[1] + "/absent")

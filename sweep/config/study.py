@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -20,6 +21,7 @@ from sweep.config.models import (
 )
 from sweep.errors import ConfigError
 from sweep.metric_table import LATENCIES, parse_metric
+from sweep.trial import Flag
 
 # One trial's parallel sizes multiply to its devices.
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
@@ -75,11 +77,11 @@ class LoadSection(Section):
         description="Output length of every request (`--sharegpt-output-len`); "
         "default: the length of each stored reply.",
     )
-    max_prompt_tokens: int = Field(
-        1024,
+    max_prompt_tokens: int | None = Field(
+        None,
         ge=4,
-        description="Longest prompt taken. Above 1024 sweep chooses the conversations "
-        "itself, since the load client's own ShareGPT reader drops them.",
+        description="Longest prompt taken; default: 1024 for sharegpt, no limit for custom. Above 1024 sweep chooses "
+        "the conversations itself, since the load client's own ShareGPT reader drops them.",
     )
     num_prompts: int = Field(200, ge=1, description="Measured requests of a trial.")
     warmup_prompts: int = Field(
@@ -106,6 +108,11 @@ class LoadSection(Section):
     )
     flags: FixedFlags = Field(default_factory=dict, description="Further flags of `vllm bench serve`.")
     env: Environment = Field(default_factory=dict, description="Environment variables of the load client.")
+
+    @property
+    def longest_prompt_tokens(self) -> int | None:
+        """The limit on prompts; None for none."""
+        return 1024 if self.max_prompt_tokens is None and self.dataset == "sharegpt" else self.max_prompt_tokens
 
     @model_validator(mode="after")
     def _percentiles(self) -> LoadSection:
@@ -182,9 +189,7 @@ class StudyConfig(Section):
             ("baseline", set(self.baseline)),
         ):
             if taken := sorted(names & _OURS):
-                raise ValueError(
-                    f"{where}: {taken[0]} is set by sweep; see the keys under `model`"
-                )
+                raise ValueError(f"{where}: {taken[0]} is set by sweep; see the keys under `model`")
         if both := sorted(searched & set(self.serve.flags)):
             raise ValueError(f"search_space: {both[0]} is also fixed under serve.flags; keep one of the two")
         if both := sorted(set(self.baseline) & set(self.serve.flags)):
@@ -207,11 +212,11 @@ class StudyConfig(Section):
         """The seed of arrivals and prompts."""
         return self.study.seed if self.load.seed is None else self.load.seed
 
-    def baseline_flags(self) -> dict[str, FlagValue]:
+    def baseline_flags(self) -> dict[str, Flag]:
         """Every searched flag with its value in the baseline; None where it is left to vLLM."""
         return {name: self.baseline.get(name) for name in self.search_space.parameters}
 
-    def gpus(self, flags: dict[str, FlagValue] | None = None) -> int:
+    def gpus(self, flags: Mapping[str, FlagValue] | None = None) -> int:
         """Devices one trial needs, from `resources.gpus` or the parallel sizes of fixed and searched flags."""
         if self.resources.gpus is not None:
             return self.resources.gpus

@@ -13,14 +13,16 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from sweep.plan import StudyPlan
-from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
-
-# The keys of a Ray config and of a Ray result that are ours.
-SPEC, RESULT = "spec", "sweep_result"
+from sweep.searcher.wire import RESULT, SPEC, finished_from_result, spec_to_config
+from sweep.trial import Finished, TrialSpec
 
 
 class TuneSearcher(Searcher):
-    """Hands out what the plan gives and tells it what came back. Not saved by Ray: the Parquet record is the state."""
+    """Hands out what the plan gives and tells it what came back. Not saved by Ray: the Parquet record is the state.
+
+    A worker that is gone without a report: `recover` looks whether its trial was stored, `on_again` hears that it runs
+    once more, `give_up` stores and returns what is left to say of it.
+    """
 
     def __init__(
         self,
@@ -28,11 +30,14 @@ class TuneSearcher(Searcher):
         *,
         on_start: Callable[[TrialSpec], None] = lambda _spec: None,
         on_end: Callable[[Finished], None] = lambda _finished: None,
-        on_lost: Callable[[TrialSpec, bool], Finished | None] = lambda _spec, _again: None,
+        recover: Callable[[TrialSpec], Finished | None] = lambda _spec: None,
+        on_again: Callable[[TrialSpec], None] = lambda _spec: None,
+        give_up: Callable[[TrialSpec], Finished],
     ) -> None:
         super().__init__()
         self.plan = plan
-        self._on_start, self._on_end, self._on_lost = on_start, on_end, on_lost
+        self._on_start, self._on_end = on_start, on_end
+        self._recover, self._on_again, self._give_up = recover, on_again, give_up
         self._specs: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]  # FINISHED is a string
@@ -45,7 +50,7 @@ class TuneSearcher(Searcher):
             return None
         self._specs[trial_id] = spec
         self._on_start(spec)
-        return {SPEC: spec_to_config(spec)}
+        return {SPEC: spec_to_config(spec, self.plan.times_lost(spec.number) + 1)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Nothing to learn before the end."""
@@ -56,40 +61,28 @@ class TuneSearcher(Searcher):
         if spec is None:
             return
         payload = (result or {}).get(RESULT)
-        if error or payload is None:
-            again = self.plan.lost(spec.number)
-            finished = self._on_lost(spec, again)
-            if finished is not None:
-                self.plan.hear(finished)
-                self._on_end(finished)
+        if not error and payload is not None:
+            finished = finished_from_result(payload)
+        elif (found := self._recover(spec)) is not None:  # stored, but not reported any more
+            finished = found
+        elif self.plan.lost(spec.number):
+            self._on_again(spec)
             return
-        finished = finished_from_result(spec, payload)
+        else:
+            finished = self._give_up(spec)
         self.plan.hear(finished)
         self._on_end(finished)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray pickles the searcher into its own experiment state, which is never restored."""
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TuneSearcher:
+        """The searcher itself: there is one plan."""
+        return self
 
     def save(self, checkpoint_path: str) -> None:
         """Nothing: a study goes on from its Parquet files."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing: a study goes on from its Parquet files."""
-
-
-def spec_to_config(spec: TrialSpec) -> dict[str, Any]:
-    """A trial as plain values that Ray can log."""
-    return {
-        "number": spec.number,
-        "kind": spec.kind.value,
-        "flags": dict(spec.flags),
-        "baseline_metrics": None if spec.baseline_metrics is None else dict(spec.baseline_metrics),
-    }
-
-
-def spec_from_config(config: dict[str, Any]) -> TrialSpec:
-    """The inverse of `spec_to_config`."""
-    return TrialSpec(config["number"], TrialKind(config["kind"]), config["flags"], config["baseline_metrics"])
-
-
-def finished_from_result(spec: TrialSpec, payload: dict[str, Any]) -> Finished:
-    """What the worker reported, for the plan."""
-    rest = {key: value for key, value in payload.items() if key != "status"}
-    return Finished(spec.number, spec.kind, spec.flags, TrialStatus(payload["status"]), **rest)

@@ -1,0 +1,8 @@
+"""What a person, or a script, sees of a study."""
+
+from __future__ import annotations
+
+from sweep.console.final import print_final, trial_json, verdict_json
+from sweep.console.view import JsonView, LiveView, PlainView, View, print_json
+
+__all__ = ["JsonView", "LiveView", "PlainView", "View", "print_final", "print_json", "trial_json", "verdict_json"]

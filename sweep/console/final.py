@@ -1,0 +1,171 @@
+"""The end of a study: the table of trials, the verdict, the command to paste."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sweep.console.view import flags_text
+from sweep.metric_table import LATENCIES
+from sweep.recommend import Recommendation, Verdict, changed_flags
+from sweep.store import StoredTrial
+from sweep.trial import TrialStatus
+
+_SHOWN = (95, 99)
+
+
+def trials_table(trials: Sequence[StoredTrial], best: int | None) -> Table:
+    """All trials: flags, p95 and p99 of each latency in ms, score, and how each ended."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table.add_column("trial", justify="right")
+    for name in _flag_names(trials):
+        table.add_column(name, justify="right")
+    for stem in LATENCIES:
+        table.add_column(f"{stem.upper()} p95/p99 ms", justify="right")
+    table.add_column("score", justify="right")
+    table.add_column("status", overflow="fold")
+    for trial in trials:
+        mark = " *" if trial.number == best else ""
+        flags = ["-" if (v := trial.flags.get(name)) is None else str(v) for name in _flag_names(trials)]
+        latencies = [_pair(trial.metrics, stem) for stem in LATENCIES]
+        score = "" if trial.score is None else f"{trial.score:.3f}"
+        style = "bold" if mark else "dim" if trial.status is not TrialStatus.COMPLETE else ""
+        table.add_row(f"{trial.number}{mark}", *flags, *latencies, score, Text(_status(trial)), style=style)
+    return table
+
+
+def _flag_names(trials: Sequence[StoredTrial]) -> list[str]:
+    return list(dict.fromkeys(name for trial in trials for name in trial.flags))
+
+
+def _pair(metrics: Mapping[str, float | None] | None, stem: str) -> str:
+    values = [(metrics or {}).get(f"p{p}_{stem}_ms") for p in _SHOWN]
+    if metrics is None or all(value is None for value in values):
+        return ""
+    return " / ".join("-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in values)
+
+
+def _status(trial: StoredTrial) -> str:
+    parts = [str(trial.status) if trial.kind != "baseline" else f"baseline, {trial.status}"]
+    if trial.failure is not None:
+        parts.append(f"{trial.failure.failure_class} in {trial.failure.phase}")
+    broken = [name for name, excess in trial.violations.items() if excess > 0]
+    if broken:
+        parts.append(f"SLO broken: {', '.join(broken)}")
+    return "; ".join(parts)
+
+
+def _remarks(trials: Sequence[StoredTrial]) -> list[str]:
+    """Each remark once, with the trials it is about."""
+    about: dict[str, list[str]] = {}
+    for trial in trials:
+        for remark in trial.remarks:
+            about.setdefault(remark, []).append(str(trial.number))
+    return [
+        f"{'all trials' if len(numbers) == len(trials) else 'trial ' + ', '.join(numbers)}: {remark}"
+        for remark, numbers in about.items()
+    ]
+
+
+def causes_table(trials: Sequence[StoredTrial]) -> Table:
+    """How often each cause of failure occurred, with its line and what to do."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title="Causes of failure")
+    for name in ("times", "cause", "seen in the log", "what to do"):
+        table.add_column(name, overflow="fold")
+    counts = Counter(
+        (t.failure.failure_class, t.failure.line or "", t.failure.advice) for t in trials if t.failure is not None
+    )
+    for (name, line, advice), count in counts.most_common():
+        table.add_row(str(count), Text(name), Text(line), Text(advice))
+    return table
+
+
+def print_final(
+    console: Console,
+    trials: Sequence[StoredTrial],
+    recommendation: Recommendation,
+    *,
+    command: str | None,
+    best_yaml: str | None,
+    stop_reason: str | None,
+    folder: str,
+) -> None:
+    """Everything at the end, the most important last."""
+    if trials:
+        console.print(trials_table(trials, recommendation.number))
+    for line in _remarks(trials):
+        console.print(Text(line), soft_wrap=True)
+    if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
+        console.print(causes_table(trials))
+    console.print(Text(f"Everything measured: {folder}"))
+    if command is not None and recommendation.flags is not None:
+        baseline = next((t.flags for t in trials if t.number == 0), {})
+        changed = changed_flags(recommendation.flags, baseline)
+        if changed:
+            text = ", ".join(f"{name} {_word(old)} -> {_word(new)}" for name, (old, new) in changed.items())
+            console.print(Text(f"Changed: {text}"))
+        console.print(Text(recommendation.sentence, style="bold"))
+        console.print(Text(command), soft_wrap=True)
+        if best_yaml is not None:
+            console.print(Text(f"As a file: vllm serve --config {best_yaml}"), soft_wrap=True)
+    else:
+        console.print(Text(recommendation.sentence, style="bold"))
+    if stop_reason is not None:
+        console.print(Text(stop_reason), soft_wrap=True)
+
+
+def _word(value: object) -> str:
+    return "(vLLM's default)" if value is None else str(value)
+
+
+def trial_json(trial: StoredTrial) -> dict[str, Any]:
+    """One trial for `--json`: everything but its requests."""
+    failure = trial.failure
+    return {
+        "trial": trial.number,
+        "kind": str(trial.kind),
+        "status": str(trial.status),
+        "flags": dict(trial.flags),
+        "score": trial.score,
+        "feasible": trial.feasible,
+        "metrics": None if trial.metrics is None else dict(trial.metrics),
+        "violations": dict(trial.violations),
+        "failure_class": None if failure is None else failure.failure_class,
+        "failure_phase": None if failure is None else failure.phase,
+        "failure_line": None if failure is None else failure.line,
+        "advice": None if failure is None else failure.advice,
+        "attempts": trial.attempts,
+        "startup_s": trial.startup_s,
+        "load_s": trial.load_s,
+        "total_s": trial.total_s,
+        "command": trial.command,
+        "remarks": list(trial.remarks),
+    }
+
+
+def verdict_json(
+    recommendation: Recommendation, *, study: str, trials: int, command: str | None, stop_reason: str | None
+) -> dict[str, Any]:
+    """The last object of `--json`."""
+    return {
+        "verdict": str(recommendation.verdict),
+        "confirmed": False,
+        "study": study,
+        "trials": trials,
+        "trial": recommendation.number,
+        "flags": None if recommendation.flags is None else dict(recommendation.flags),
+        "score": recommendation.score,
+        "gain_share": recommendation.gain_share,
+        "sentence": recommendation.sentence,
+        "command": command,
+        "stop_reason": stop_reason,
+    }
+
+
+__all__ = ["causes_table", "flags_text", "print_final", "trial_json", "trials_table", "verdict_json"]

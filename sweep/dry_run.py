@@ -1,0 +1,53 @@
+"""`--dry-run`: what a study would do, without doing it."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from sweep.flags import printable
+from sweep.loadgen import time_limit_s
+from sweep.prepare import Prepared
+from sweep.searcher.proposer import Proposer
+from sweep.trial import Finished, Flags, TrialKind, TrialStatus
+
+_SHOWN = 3
+
+
+def print_dry_run(prepared: Prepared, console: Console) -> None:
+    """The first commands, the size of the space, and the longest a trial can take."""
+    setup, config = prepared.setup, prepared.config
+    size, feasible = prepared.space.size(), prepared.space.feasible_size()
+    counted = "endless: a range has no step" if size is None else f"{size:,} combinations"
+    if feasible is not None and size is not None and feasible != size:
+        counted += f", {feasible:,} of them within the constraints"
+    console.print(f"search space: {counted}; {config.study.trials} trials are asked for")
+    console.print("trial 0, the baseline:")
+    console.print(f"  {printable(setup.pasteable_argv(config.baseline_flags()))}")
+    for number, flags in enumerate(_first_proposals(prepared), start=1):
+        console.print(f"trial {number}, one that the search would start with:")
+        console.print(f"  {printable(setup.pasteable_argv(flags))}")
+    console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
+    console.print("nothing was launched")
+
+
+def _first_proposals(prepared: Prepared) -> list[Flags]:
+    proposer = Proposer(prepared.space, seed=prepared.config.study.seed, sampler="random")
+    baseline = prepared.config.baseline_flags()
+    proposer.hear(Finished(0, TrialKind.BASELINE, baseline, TrialStatus.COMPLETE, score=1.0))
+    shown: list[Flags] = []
+    for number in range(1, min(_SHOWN, prepared.config.study.trials)):
+        flags = proposer.propose(number, shown)
+        if flags is not None:
+            shown.append(flags)
+    return shown
+
+
+def worst_case_s(prepared: Prepared) -> float:
+    """The longest a single attempt can take, in seconds: the sum of the limits of all its waits."""
+    setup = prepared.setup
+    warmup_s = setup.request_timeout_s if setup.plan.warmup is not None else 0.0
+    load_s = sum(
+        time_limit_s(one, request_timeout_s=setup.request_timeout_s, max_concurrency=setup.max_concurrency)
+        for one in setup.plan.rounds
+    )
+    return setup.clean_timeout_s + setup.startup_timeout_s + warmup_s + load_s + 2 * setup.stop_timeout_s

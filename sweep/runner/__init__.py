@@ -1,0 +1,8 @@
+"""`run_trial`: the one recipe of a trial. Needs no Ray."""
+
+from __future__ import annotations
+
+from sweep.runner.run import TrialOutcome, run_trial
+from sweep.runner.setup import TrialSetup
+
+__all__ = ["TrialOutcome", "TrialSetup", "run_trial"]

@@ -1,0 +1,292 @@
+"""One attempt at a trial: launch, wait, warm up, load, stop. Every way to fail ends here as a value."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweep.diagnosis import Diagnosis, Evidence, diagnose
+from sweep.errors import HostError, HostNotReady, LoadFailed, ServerDied, ServerNotReady, SweepError, TeardownFailed
+from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
+from sweep.journal import Journal
+from sweep.loadgen import LoadJob, LoadOutcome
+from sweep.loadgen import run as run_load
+from sweep.metrics import engine_config_from_log, parse_engine_config
+from sweep.records import EngineConfig, EngineSample
+from sweep.runner.engine_watch import EngineWatch
+from sweep.runner.setup import TrialSetup
+from sweep.runner.warmup import warm_up
+from sweep.server import Launch, VllmServer, child_environment, new_api_key, port_free, reserve_port
+from sweep.trial import Phase, TrialSpec
+
+# A configuration line of the start-up log stands early; more is not read.
+_CONFIG_LINES = 5_000
+
+
+@dataclass(slots=True)
+class AttemptOutcome:
+    """What an attempt left. `load` is None exactly when `failure` is not."""
+
+    load: LoadOutcome | None = None
+    failure: Diagnosis | None = None
+    exit_code: int | None = None
+    startup_s: float | None = None
+    engine: tuple[EngineSample, ...] = ()
+    engine_config: EngineConfig = field(default_factory=EngineConfig)
+    telemetry: Telemetry | None = None
+    remarks: list[str] = field(default_factory=list)
+
+
+class Attempt:
+    """Runs one attempt. `gpus` and `resting` (memory before the study) are those of this machine."""
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        setup: TrialSetup,
+        journal: Journal,
+        gpus: Gpus,
+        resting: tuple[DeviceMemory, ...],
+    ) -> None:
+        self._spec, self._setup, self._journal = spec, setup, journal
+        self._gpus, self._resting = gpus, resting
+        self._devices: tuple[DeviceInfo, ...] = (
+            gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES")) if setup.uses_gpus else ()
+        )
+        folder = setup.log_folder(spec.number)
+        self.server_log = folder / f"server-{journal.attempt}.log"
+        self.client_log = folder / f"client-{journal.attempt}.log"
+        self._memory_before_gib: float | None = None
+        self._outcome = AttemptOutcome()
+
+    def run(self) -> AttemptOutcome:
+        """The attempt from clean devices to clean devices. Never raises but for KeyboardInterrupt and its like."""
+        try:
+            self._launch_and_load()
+        except SweepError as error:
+            self._fail(error)
+        except OSError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - the one place: a fault of ours must not end the night
+            self._journal.note("internal error", traceback.format_exc())
+            self._fail(error)
+        return self._outcome
+
+    def _launch_and_load(self) -> None:
+        self._journal.enter(Phase.HOST)
+        self._wait_for_clean_devices()
+        setup = self._setup
+        with reserve_port(setup.host) as reservation:
+            api_key = new_api_key()
+            visible = setup.visible_devices()
+            launch = Launch(
+                argv=setup.server_argv(self._spec.flags, setup.host, reservation.port),
+                env=child_environment(os.environ, visible_devices=visible, extra=setup.server_env, api_key=api_key),
+                log_path=self.server_log,
+                record_path=setup.folder / "processes" / f"{self._spec.number:04d}-server.json",
+                host=setup.host,
+                port=reservation.port,
+                served_name=setup.served_name,
+                api_key=api_key,
+                startup_timeout_s=setup.startup_timeout_s,
+                stop_timeout_s=setup.stop_timeout_s,
+            )
+            self._journal.enter(Phase.START)
+            with self._telemetry(), self._running(launch) as server:
+                self._measure(server, api_key)
+
+    def _wait_for_clean_devices(self) -> None:
+        """The gate before a launch. Raises HostNotReady that names what is in the way."""
+        if not self._devices:
+            return
+        found = self._gpus.wait_until_clean(self._devices, self._resting, timeout_s=self._setup.clean_timeout_s)
+        self._memory_before_gib = found.memory_before_gib
+        if not found.clean:
+            raise HostNotReady(found.message or "a device is not free")
+
+    def _measure(self, server: VllmServer, api_key: str) -> None:
+        setup, journal = self._setup, self._journal
+        self._outcome.startup_s = server.wait_ready()
+        journal.enter(Phase.READY)
+        self._outcome.engine_config = self._read_engine_config(server)
+        with EngineWatch(server.metrics_text, journal) as watch:
+            try:
+                if setup.plan.warmup is not None:
+                    journal.enter(Phase.WARMUP)
+                    warm_up(server, setup.plan.warmup.prompts, setup.request_timeout_s)
+                (measured,) = setup.plan.rounds
+                journal.enter(Phase.LOAD, total=len(measured.prompts))
+                watch.look()
+                self._outcome.load = run_load(
+                    self._load_job(server, api_key),
+                    still_alive=lambda: server.exit_code() is None,
+                    on_progress=lambda done, _total: journal.advance(done),
+                )
+                self._outcome.remarks += self._outcome.load.remarks
+                self._believe(server)
+                watch.look()
+            except SweepError:
+                self._outcome.load = None
+                raise
+            finally:
+                self._outcome.engine = watch.samples
+
+    def _believe(self, server: VllmServer) -> None:
+        """The load went well only if the server that served it still does."""
+        if (code := server.exit_code()) is not None:
+            raise ServerDied(code, ready=True)
+        if not server.healthy():
+            raise LoadFailed("server_died", "the server does not answer /health after the load")
+
+    def _load_job(self, server: VllmServer, api_key: str) -> LoadJob:
+        setup = self._setup
+        return LoadJob(
+            command=setup.client_command,
+            help=setup.dialect.client,
+            base_url=server.base_url,
+            model=setup.model,
+            served_name=setup.served_name,
+            tokenizer=setup.tokenizer,
+            number=0,
+            plan=setup.plan.rounds[0],
+            file=setup.write_round(0),
+            env=child_environment(os.environ, visible_devices="", extra=setup.client_env, api_key=api_key),
+            folder=setup.log_folder(self._spec.number),
+            name=f"round-0-{self._journal.attempt}",
+            log_path=self.client_log,
+            record_path=setup.folder / "processes" / f"{self._spec.number:04d}-client.json",
+            max_concurrency=setup.max_concurrency,
+            ignore_eos=setup.ignore_eos,
+            percentiles=setup.percentiles,
+            request_timeout_s=setup.request_timeout_s,
+            min_success_share=setup.min_success_share,
+            flags=setup.client_flags,
+        )
+
+    def _read_engine_config(self, server: VllmServer) -> EngineConfig:
+        """From `/metrics`; from the start-up log where older versions have only that."""
+        text = server.metrics_text()
+        found = parse_engine_config(text) if text is not None else EngineConfig()
+        with self.server_log.open(encoding="utf-8", errors="replace") as log:
+            lines = [line for line, _ in zip(log, range(_CONFIG_LINES), strict=False)]
+        logged = engine_config_from_log(lines)
+        names = EngineConfig.__dataclass_fields__
+        merged = {n: a if (a := getattr(found, n)) is not None else getattr(logged, n) for n in names}
+        return EngineConfig(**merged)
+
+    @contextmanager
+    def _running(self, launch: Launch) -> Iterator[VllmServer]:
+        """A started server, ended with proof: no process and no listener left, whatever happened in between."""
+        server = VllmServer.start(launch)
+        try:
+            yield server
+        finally:
+            ended = server.exit_code()
+            self._outcome.exit_code = ended
+            self._journal.enter(Phase.STOP)
+            report = server.stop()
+            detail = f"exit code {report.exit_code}, {report.took_s:.1f} s" + (", killed" if report.killed else "")
+            self._journal.note("stopped", detail)
+            self._prove_gone(report.left, launch)
+
+    def _prove_gone(self, left: tuple[int, ...], launch: Launch) -> None:
+        """A measurement that was finished stays; what is left behind is said."""
+        problem = None
+        if left:
+            problem = f"processes {', '.join(map(str, left))} survived SIGKILL"
+        elif not _free_soon(launch.host, launch.port):
+            problem = f"port {launch.port} is still taken after the server ended"
+        if problem is not None:
+            self._outcome.remarks.append(problem)
+            self._journal.note("left behind", problem)
+            if self._outcome.load is None and self._outcome.failure is None:
+                raise TeardownFailed(problem, left=left)
+
+    @contextmanager
+    def _telemetry(self) -> Iterator[None]:
+        sampler = TelemetrySampler(self._gpus, self._devices)
+        sampler.start()
+        try:
+            yield
+        finally:
+            self._outcome.telemetry = sampler.stop()
+
+    def _fail(self, error: Exception) -> None:
+        """Give the failure a class from all the evidence there is."""
+        outcome = self._outcome
+        outcome.load = None
+        diagnosis = diagnose(self._evidence(error, self.server_log))
+        if isinstance(error, LoadFailed) and diagnosis.line is None and self.client_log.exists():
+            by_client = diagnose(self._evidence(error, self.client_log, phase="client"))
+            if by_client.line is not None:
+                diagnosis = by_client
+        outcome.failure = diagnosis
+        self._journal.note(
+            "failed",
+            str(error),
+            failure_class=str(diagnosis.failure_class),
+            line=diagnosis.line,
+            exit_code=outcome.exit_code,
+            retryable=diagnosis.retryable,
+            advice=diagnosis.advice,
+        )
+
+    def _evidence(self, error: Exception, log: Path, phase: str | None = None) -> Evidence:
+        exit_code = error.exit_code if isinstance(error, (ServerDied, LoadFailed)) else self._outcome.exit_code
+        return Evidence(
+            phase=phase or self._phase_of(error),
+            exit_code=exit_code,
+            log=log if log.exists() else None,
+            error=str(error),
+            reason=_reason(error),
+            memory_before_gib=self._memory_before_gib,
+            memory_total_gib=max((d.memory_total_gib or 0.0 for d in self._devices), default=None),
+            disk_free_gib=_free_gib(self._setup.folder),
+            shm_free_gib=_free_gib(Path("/dev/shm")),
+        )
+
+    def _phase_of(self, error: Exception) -> str:
+        if isinstance(error, ServerDied):
+            return "load" if error.ready else "startup"
+        if isinstance(error, ServerNotReady):
+            return "startup"
+        if isinstance(error, (HostNotReady, HostError)):
+            return "host"
+        if isinstance(error, TeardownFailed):
+            return "teardown"
+        return "load" if isinstance(error, LoadFailed) else "host"
+
+
+def _reason(error: Exception) -> str | None:
+    """The stable word of `diagnosis` for our own errors."""
+    if isinstance(error, LoadFailed):
+        return error.reason
+    if isinstance(error, OSError):
+        return "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+    words = {ServerDied: "server_died", ServerNotReady: "timeout_ready", TeardownFailed: "left_behind"}
+    if isinstance(error, HostNotReady):
+        return "memory_busy"
+    return words.get(type(error))
+
+
+def _free_soon(host: str, port: int, within_s: float = 5.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not port_free(host, port):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def _free_gib(path: Path) -> float | None:
+    try:
+        status = os.statvfs(path)
+    except OSError:
+        return None
+    return status.f_bavail * status.f_frsize / 2**30

@@ -1,0 +1,183 @@
+"""All attempts at a trial and what they come to. A failure becomes a status, never an exception that escapes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from sweep.diagnosis import Diagnosis, Policy
+from sweep.flags import printable
+from sweep.gpu import DeviceMemory, Gpus, Telemetry
+from sweep.journal import Journal
+from sweep.metric_table import parse_metric
+from sweep.metrics import enough_samples, summarize, summarize_engine
+from sweep.redact import Redactor
+from sweep.runner.attempt import Attempt, AttemptOutcome
+from sweep.runner.setup import TrialSetup
+from sweep.store import TelemetryRow
+from sweep.trial import Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """A result with the rows that stand beside it in the store."""
+
+    result: TrialResult
+    engine_summary: Mapping[str, float | None]
+    telemetry: tuple[TelemetryRow, ...]
+
+
+def run_trial(
+    spec: TrialSpec,
+    setup: TrialSetup,
+    *,
+    redactor: Redactor,
+    gpus: Gpus,
+    resting: tuple[DeviceMemory, ...] = (),
+    first_attempt: int = 1,
+) -> TrialOutcome:
+    """Run a trial to its end. `resting` is the devices' memory before the study.
+
+    Passing faults are tried again at the same flags, `setup.max_retries` times; everything else is decided by the first
+    attempt. `first_attempt` counts on from attempts whose worker died.
+    """
+    began_wall_s, began_s = time.time(), time.monotonic()
+    journal = Journal(setup.log_folder(spec.number), spec.number, redact=redactor.text)
+    telemetry: list[TelemetryRow] = []
+    disturbed_before = False
+    attempt = first_attempt
+    while True:
+        journal.begin_attempt(attempt)
+        outcome = Attempt(spec, setup, journal, gpus, resting).run()
+        telemetry += telemetry_rows(outcome.telemetry, attempt)
+        disturbances = outcome.telemetry.disturbances if outcome.telemetry is not None else ()
+        if outcome.load is not None and disturbances and not disturbed_before:
+            disturbed_before = True
+            journal.note("disturbed", "; ".join(disturbances))
+        elif not _again(outcome.failure, attempt, setup.max_retries):
+            break
+        else:
+            journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
+            time.sleep(setup.retry_wait_s)
+        attempt += 1
+    outcome.remarks += [f"disturbed: {text}" for text in disturbances]
+    result = _result(spec, setup, outcome, journal, attempt, began_wall_s, time.monotonic() - began_s)
+    return TrialOutcome(result, asdict(summarize_engine(outcome.engine)), tuple(telemetry))
+
+
+def _again(failure: Diagnosis | None, attempt: int, max_retries: int) -> bool:
+    return failure is not None and failure.policy is Policy.RETRY and attempt <= max_retries
+
+
+def _result(
+    spec: TrialSpec,
+    setup: TrialSetup,
+    outcome: AttemptOutcome,
+    journal: Journal,
+    attempts: int,
+    began_wall_s: float,
+    total_s: float,
+) -> TrialResult:
+    metrics: dict[str, float | None] | None = None
+    score: Score | None = None
+    load = outcome.load
+    if load is not None:
+        metrics = summarize(
+            load.requests,
+            load.duration_s,
+            percentiles=setup.percentiles,
+            slo=setup.objective.slo,
+            extra_names=setup.objective.metrics_needed(),
+        )
+        score = setup.objective.score(metrics, _baseline(spec, metrics))
+        outcome.remarks += _thin_percentiles(setup, sum(r.error is None for r in load.requests))
+    failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code)
+    status = TrialStatus.COMPLETE
+    if failure is not None:
+        status = TrialStatus.INFEASIBLE if failure.informative_for_search else TrialStatus.FAILED
+    return TrialResult(
+        spec=spec,
+        status=status,
+        metrics=metrics,
+        score=score,
+        failure=failure,
+        requests=load.requests if load is not None else (),
+        engine=outcome.engine,
+        engine_config=outcome.engine_config,
+        events=tuple(journal.events),
+        command=printable(setup.pasteable_argv(spec.flags)),
+        attempts=attempts,
+        started_wall_s=began_wall_s,
+        startup_s=outcome.startup_s,
+        load_s=load.duration_s if load is not None else None,
+        total_s=total_s,
+        remarks=tuple(outcome.remarks),
+    )
+
+
+def _baseline(spec: TrialSpec, own: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """The baseline is scored against itself, so its score is 1.0."""
+    return own if spec.kind is TrialKind.BASELINE or spec.baseline_metrics is None else spec.baseline_metrics
+
+
+def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:
+    percentiles = {
+        metric.percentile
+        for name in setup.objective.metrics_needed()
+        if (metric := parse_metric(name)).percentile is not None
+    }
+    thin = [f"p{p:g}" for p in sorted(percentiles) if not enough_samples(p, completed)]
+    return [f"{', '.join(thin)} rests on few of {completed} completed requests"] if thin else []
+
+
+def _failure(diagnosis: Diagnosis, exit_code: int | None) -> Failure:
+    return Failure(
+        failure_class=str(diagnosis.failure_class),
+        phase=str(diagnosis.phase),
+        line=diagnosis.line,
+        advice=diagnosis.advice,
+        retryable=diagnosis.retryable,
+        informative_for_search=diagnosis.informative_for_search,
+        policy=str(diagnosis.policy),
+        exit_code=exit_code,
+    )
+
+
+def telemetry_rows(telemetry: Telemetry | None, attempt: int) -> list[TelemetryRow]:
+    """Device and host readings as rows; times count from the first reading of the attempt."""
+    if telemetry is None:
+        return []
+    times = [d.monotonic_s for d in telemetry.devices] + [h.monotonic_s for h in telemetry.host]
+    began_s = min(times, default=0.0)
+    rows = [
+        TelemetryRow(
+            at_s=d.monotonic_s - began_s,
+            phase="",
+            attempt=attempt,
+            device=d.index,
+            mig_device=d.mig_index,
+            memory_used_gib=d.memory_used_gib,
+            utilization_percent=d.utilization_percent,
+            memory_utilization_percent=d.memory_utilization_percent,
+            sm_clock_mhz=d.sm_clock_mhz,
+            memory_clock_mhz=d.memory_clock_mhz,
+            power_w=d.power_w,
+            power_limit_w=d.power_limit_w,
+            temperature_c=d.temperature_c,
+            throttle_reasons=d.throttle_reasons,
+        )
+        for d in telemetry.devices
+    ]
+    rows += [
+        TelemetryRow(
+            at_s=h.monotonic_s - began_s,
+            phase="",
+            attempt=attempt,
+            host_cpu_percent=h.cpu_percent,
+            client_cpu_percent=h.client_cpu_percent_of_core,
+            ram_free_gib=h.ram_available_gib,
+        )
+        for h in telemetry.host
+    ]
+    return rows

@@ -1,0 +1,83 @@
+"""What all trials of a study share, as plain values that travel to a Ray worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweep.flags import Dialect, FlagValue, render
+from sweep.objective import Objective
+from sweep.trial import Flags
+from sweep.workload import ClientFeatures, ClientFile, LoadPlan, write_round
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSetup:
+    """Everything but the searched flags. `folder` is the study's folder."""
+
+    folder: Path
+    server_command: tuple[str, ...]
+    client_command: tuple[str, ...]
+    dialect: Dialect
+    model: str
+    served_name: str
+    tokenizer: str
+    chat_template: str | None
+    content_format: str | None
+    fixed_flags: Mapping[str, FlagValue]
+    server_env: Mapping[str, str]
+    client_env: Mapping[str, str]
+    host: str
+    startup_timeout_s: float
+    stop_timeout_s: float
+    clean_timeout_s: float
+    plan: LoadPlan
+    max_concurrency: int | None
+    ignore_eos: bool
+    percentiles: tuple[float, ...]
+    request_timeout_s: float
+    min_success_share: float
+    client_flags: Mapping[str, FlagValue]
+    objective: Objective
+    uses_gpus: bool
+    max_retries: int
+    retry_wait_s: float
+
+    def log_folder(self, number: int) -> Path:
+        """Where logs and the journal of a trial lie."""
+        return self.folder / "logs" / f"{number:04d}"
+
+    def write_round(self, number: int) -> ClientFile:
+        """Round `number` as a file of the load client; the same bytes each time."""
+        help_ = self.dialect.client
+        client = ClientFeatures.from_help(None if help_ is None else tuple(help_.options), self.dialect.version)
+        return write_round(self.plan.rounds[number], self.folder / "load", name=f"round-{number}", client=client)
+
+    def server_flags(self, flags: Flags) -> dict[str, FlagValue]:
+        """Fixed and searched flags in the order of the study file, those left to vLLM taken out."""
+        merged: dict[str, FlagValue] = {**self.fixed_flags, **flags}
+        if self.chat_template is not None:
+            merged["chat-template"] = self.chat_template
+        if self.content_format is not None:
+            merged["chat-template-content-format"] = self.content_format
+        return {name: value for name, value in merged.items() if value is not None}
+
+    def server_argv(self, flags: Flags, host: str, port: int) -> tuple[str, ...]:
+        """The whole command of a server."""
+        where: dict[str, FlagValue] = {"host": host, "port": port, "served-model-name": self.served_name}
+        words = render({**self.server_flags(flags), **where}, self.dialect.server)
+        return (*self.server_command, self.model, *words)
+
+    def pasteable_argv(self, flags: Flags) -> tuple[str, ...]:
+        """The command a person would type: no address of ours, and `vllm serve` for the installed vLLM."""
+        words = render({**self.server_flags(flags), "served-model-name": self.served_name}, self.dialect.server)
+        command = self.server_command
+        if command[1:3] in (("-m", "sweep.vllm_cpu"), ("-m", "vllm.entrypoints.cli.main")):
+            command = ("vllm", *command[3:])
+        return (*command, self.model, *words)
+
+    def visible_devices(self) -> str | None:
+        """CUDA_VISIBLE_DEVICES for the server: what Ray assigned to this worker, none when the study asks for none."""
+        return os.environ.get("CUDA_VISIBLE_DEVICES") if self.uses_gpus else ""

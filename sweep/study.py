@@ -1,0 +1,208 @@
+"""Running a prepared study with Ray Tune, from its record to its recommendation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from ray import tune
+
+from sweep.atomic_file import write_atomically
+from sweep.console import View
+from sweep.flags import printable
+from sweep.gpu import Gpus
+from sweep.journal import read_events
+from sweep.plan import StudyPlan
+from sweep.prepare import Prepared
+from sweep.process import end_leftovers
+from sweep.recommend import Recommendation, recommend
+from sweep.records import EngineConfig
+from sweep.runner import TrialOutcome
+from sweep.searcher.proposer import Proposer
+from sweep.searcher.tune_searcher import TuneSearcher
+from sweep.store import StoredTrial, read_trials
+from sweep.study_folder import StudyFolder
+from sweep.trainable import Worker, finished_of, trial
+from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class StudyOutcome:
+    """What a run of a study came to."""
+
+    trials: tuple[StoredTrial, ...]
+    recommendation: Recommendation
+    command: str | None
+    best_yaml: Path | None
+    stop_reason: str | None
+    failed: bool
+
+
+def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
+    """The plan with all that earlier runs stored, re-scored by the objective of today."""
+    config, space = prepared.config, prepared.space
+    proposer = Proposer(
+        space,
+        seed=config.study.seed,
+        sampler=config.study.sampler,
+        slo_names=tuple(prepared.setup.objective.slo),
+    )
+    plan = StudyPlan(
+        proposer,
+        config.study.trials,
+        config.baseline_flags(),
+        stop_after_same_failure=config.study.stop_after_same_failure,
+        max_lost=config.study.max_retries,
+        time_left_s=time_left_s,
+    )
+    for finished in known_trials(prepared):
+        plan.hear(finished, earlier=True)
+    return plan
+
+
+def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
+    """The stored trials, scored by today's weights and SLOs against the stored baseline."""
+    stored = read_trials(prepared.setup.folder)
+    baseline = next((t.metrics for t in stored if t.number == 0 and t.metrics is not None), None)
+    known = []
+    for one in stored:
+        score = None
+        if one.metrics is not None and baseline is not None:
+            score = prepared.setup.objective.score(one.metrics, baseline)
+        failure = one.failure
+        known.append(
+            Finished(
+                number=one.number,
+                kind=one.kind,
+                flags=one.flags,
+                status=one.status,
+                score=None if score is None else score.value,
+                violations={} if score is None else dict(score.violations),
+                metrics=one.metrics,
+                failure_class=None if failure is None else failure.failure_class,
+                failure_line=None if failure is None else failure.line,
+                advice=None if failure is None else failure.advice,
+                informative_for_search=failure is not None and failure.informative_for_search,
+                policy=None if failure is None else failure.policy,
+                total_s=one.total_s,
+            )
+        )
+    return tuple(known)
+
+
+def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gpus, view: View) -> StudyOutcome:
+    """Run what the plan still wants on the Ray that is up; everything is stored when this returns."""
+    devices = gpus.devices if prepared.setup.uses_gpus else ()
+    worker = Worker(
+        setup=prepared.setup,
+        schema=prepared.schema,
+        metadata=prepared.fingerprint.as_metadata(),
+        resting=gpus.baseline(devices),
+    )
+
+    def recover(spec: TrialSpec) -> Finished | None:
+        # The supervisor ends the server as soon as the worker is gone; this is for the case that it died, too.
+        end_leftovers(folder.processes)
+        return next((known for known in known_trials(prepared) if known.number == spec.number), None)
+
+    searcher = TuneSearcher(
+        plan,
+        on_start=view.started,
+        on_end=view.ended,
+        recover=recover,
+        on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
+        give_up=lambda spec: _store_lost(spec, prepared, worker),
+    )
+    config = prepared.config
+    needed = config.gpus(config.baseline_flags())
+    trainable = tune.with_resources(
+        tune.with_parameters(trial, worker=worker),
+        {"cpu": config.resources.cpus, "gpu": needed},
+    )
+    tuner = tune.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1),
+        run_config=tune.RunConfig(
+            name=time.strftime("%Y%m%d-%H%M%S"),
+            storage_path=str(folder.ray.absolute()),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=0),
+            callbacks=[],
+        ),
+    )
+    tuner.fit()
+    return conclude(prepared, plan.stop_reason, failed=plan.failed)
+
+
+def anything_left(plan: StudyPlan) -> bool:
+    """Whether the plan still has a trial to give; asked before Ray Tune is started for nothing."""
+    try:
+        spec = plan.next()
+    except StopIteration:
+        return False
+    if spec is not None:
+        plan.give_back(spec)
+    return True
+
+
+def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
+    """The recommendation of all that is stored, written to `best.yaml` when there is one."""
+    known = known_trials(prepared)
+    recommendation = recommend(known)
+    command = best_yaml = None
+    if recommendation.flags is not None:
+        command = printable(prepared.setup.pasteable_argv(recommendation.flags))
+        best_yaml = write_best_yaml(prepared, recommendation.flags, recommendation.sentence)
+    return StudyOutcome(read_trials(prepared.setup.folder), recommendation, command, best_yaml, stop_reason, failed)
+
+
+def write_best_yaml(prepared: Prepared, flags: Flags, sentence: str) -> Path:
+    """A file for `vllm serve --config`. A switch that is off stands as its `no-` twin: older versions drop `false`."""
+    setup = prepared.setup
+    content: dict[str, object] = {"model": setup.model, "served-model-name": setup.served_name}
+    for name, value in setup.server_flags(flags).items():
+        if value is False:
+            content[f"no-{name}"] = True
+        else:
+            content[name] = value
+    path = setup.folder / "best.yaml"
+    comment = f"# {sentence}\n# vllm serve --config {path.name}\n"
+    write_atomically(path, (comment + yaml.safe_dump(content, sort_keys=False)).encode())
+    return path
+
+
+def _store_lost(spec: TrialSpec, prepared: Prepared, worker: Worker) -> Finished:
+    """The row of a trial whose workers died every time: no verdict on its flags."""
+    events = read_events(prepared.setup.log_folder(spec.number))
+    failure = Failure(
+        failure_class="other",
+        phase="host",
+        line="the Ray worker of this trial died each time",
+        advice="look for the kernel's out-of-memory killer and Ray's own logs",
+        retryable=True,
+        informative_for_search=False,
+        policy="retry",
+    )
+    result = TrialResult(
+        spec=spec,
+        status=TrialStatus.FAILED,
+        metrics=None,
+        score=None,
+        failure=failure,
+        requests=(),
+        engine=(),
+        engine_config=EngineConfig(),
+        events=events,
+        command="",
+        attempts=max((event.attempt for event in events), default=1),
+        started_wall_s=min((event.wall_s for event in events), default=time.time()),
+        startup_s=None,
+        load_s=None,
+        total_s=0.0,
+    )
+    outcome = TrialOutcome(result, {}, ())
+    worker.store().append(result, engine_summary={})
+    return finished_of(outcome)

@@ -1,0 +1,89 @@
+"""The trainable of Ray Tune: one trial, stored before it is reported."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ray import tune
+
+from sweep.errors import HostNotReady
+from sweep.gpu import DeviceMemory, Gpus
+from sweep.redact import Redactor
+from sweep.runner import TrialOutcome, TrialSetup, run_trial
+from sweep.searcher.wire import RESULT, SPEC, finished_to_result, spec_from_config
+from sweep.store import Schema, Store
+from sweep.trial import Finished, TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """What every worker gets beside its trial. `resting`: memory of the devices before the study."""
+
+    setup: TrialSetup
+    schema: Schema
+    metadata: Mapping[str, str]
+    resting: tuple[DeviceMemory, ...]
+
+    def redactor(self) -> Redactor:
+        """Made where it is used: the environment's secrets do not travel."""
+        return Redactor({**os.environ, **self.setup.server_env, **self.setup.client_env})
+
+    def store(self) -> Store:
+        """The study's store."""
+        return Store(self.setup.folder, self.schema, metadata=self.metadata, redactor=self.redactor())
+
+
+def trial(config: dict[str, Any], worker: Worker) -> None:
+    """Run the trial of `config`, store it, report it."""
+    spec, first_attempt = spec_from_config(config[SPEC])
+    try:
+        store = worker.store()
+        store.check_room()  # before the launch: what cannot be stored need not be measured
+        with Gpus() as gpus:
+            outcome = run_trial(
+                spec,
+                worker.setup,
+                redactor=worker.redactor(),
+                gpus=gpus,
+                resting=worker.resting,
+                first_attempt=first_attempt,
+            )
+        store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
+        finished = finished_of(outcome)
+    except HostNotReady as error:
+        # Not on disk: not measured. The study stops, and the next start runs this trial again.
+        finished = Finished(
+            number=spec.number,
+            kind=spec.kind,
+            flags=spec.flags,
+            status=TrialStatus.FAILED,
+            failure_class="other",
+            failure_line=str(error),
+            advice="make room, then type the same command again",
+            policy="stop_now",
+        )
+    tune.report({RESULT: finished_to_result(finished)})
+
+
+def finished_of(outcome: TrialOutcome) -> Finished:
+    """What the plan needs to know of an outcome."""
+    result = outcome.result
+    failure = result.failure
+    return Finished(
+        number=result.spec.number,
+        kind=result.spec.kind,
+        flags=result.spec.flags,
+        status=result.status,
+        score=None if result.score is None else result.score.value,
+        violations={} if result.score is None else dict(result.score.violations),
+        metrics=None if result.metrics is None else dict(result.metrics),
+        failure_class=None if failure is None else failure.failure_class,
+        failure_line=None if failure is None else failure.line,
+        advice=None if failure is None else failure.advice,
+        informative_for_search=failure is not None and failure.informative_for_search,
+        policy=None if failure is None else failure.policy,
+        total_s=result.total_s,
+    )

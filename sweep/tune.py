@@ -1,0 +1,271 @@
+"""`python -m sweep.tune STUDY.yaml`: tune the serve flags of a vLLM server overnight."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+from rich.console import Console
+
+from sweep.cluster import ray_cluster, room_for
+from sweep.config import StudyConfig, load, parse_duration_s
+from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
+from sweep.dry_run import print_dry_run
+from sweep.errors import UserError
+from sweep.gpu import Gpus
+from sweep.plan import StudyPlan, deadline_clock
+from sweep.prepare import Prepared, prepare
+from sweep.process import end_leftovers
+from sweep.recommend import Verdict, recommend
+from sweep.store import read_trials, set_aside_broken
+from sweep.study import StudyOutcome, anything_left, conclude, make_plan, run_study
+from sweep.study_folder import StudyFolder
+from sweep.trial import Finished
+
+_USER_MISTAKE, _FAILED = 2, 1
+
+
+class Stopped(BaseException):
+    """A signal asked the study to end. Not an Exception: nothing in between may swallow it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        super().__init__(signal.Signals(number).name)
+
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    study: Annotated[Path, typer.Argument(help="The study file; see search_spaces/ for examples.", show_default=False)],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check everything, show what would be launched, launch nothing.")
+    ] = False,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON object a trial on standard output, the verdict last.")
+    ] = False,
+    ray_address: Annotated[
+        str | None, typer.Option(help="Join this Ray cluster, such as auto, instead of starting a local one.")
+    ] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Start no trial that would end later than this from now: 8h, 90m.")
+    ] = None,
+    deadline: Annotated[str | None, typer.Option(help="The same as a time of day, today or tomorrow: 07:00.")] = None,
+    trials: Annotated[int | None, typer.Option(min=1, help="Trials in all, instead of the study file's.")] = None,
+    salvage: Annotated[
+        bool, typer.Option("--salvage", help="Take the whole conversations of a truncated ShareGPT file.")
+    ] = False,
+) -> None:
+    """Tune the serve flags of a vLLM server.
+
+    Each trial starts a real server with candidate flags, sends it the study's load with `vllm bench serve`, and stops
+    it. The flags of today are trial 0. Everything measured lands as Parquet in RESULTS/NAME. Typed again, the same
+    command goes on where it was stopped.
+
+    Exit codes: 0 a verdict ("keep your flags" is one), 1 the study failed, 2 a mistake in what was asked,
+    130 and the like: stopped by a signal.
+    """
+    try:
+        config = load(study)
+        if trials is not None:
+            config = config.model_copy(update={"study": config.study.model_copy(update={"trials": trials})})
+        budget_s = _budget_s(config, time_budget, deadline)
+        code = _run(config, study, budget_s, dry_run=dry_run, as_json=json_output, address=ray_address, salvage=salvage)
+    except UserError as error:
+        _refuse(str(error))
+    except Stopped as stopped:
+        _to_stderr(f"stopped by {stopped}; everything measured is kept, type the same command to go on")
+        code = 128 + stopped.number
+    raise typer.Exit(code)
+
+
+def _run(
+    config: StudyConfig,
+    study: Path,
+    budget_s: float | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    address: str | None,
+    salvage: bool,
+) -> int:
+    notices = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
+    with _signals(), Gpus() as gpus:
+        if gpus.notice and config.gpus(config.baseline_flags()) > 0:
+            notices.print(gpus.notice)
+        results = Path(config.study.results).expanduser()
+        if dry_run:
+            prepared = prepare(config, study, results / config.study.name, gpus, salvage=salvage)
+            _say_notices(notices, prepared)
+            print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
+            return 0
+        with StudyFolder.open(results, config.study.name) as folder:
+            prepared = prepare(config, study, folder.path, gpus, salvage=salvage)
+            _say_notices(notices, prepared)
+            for line in _take_over(prepared, folder):
+                notices.print(line)
+            return _night(prepared, folder, gpus, budget_s, as_json=as_json, address=address, notices=notices)
+
+
+def _say_notices(notices: Console, prepared: Prepared) -> None:
+    for line in prepared.notices:
+        notices.print(line)
+
+
+def _take_over(prepared: Prepared, folder: StudyFolder) -> Iterator[str]:
+    """Clear up after an earlier run of this study, and refuse what cannot be compared with it."""
+    for leftover in end_leftovers(folder.processes):
+        if leftover.ended or leftover.left:
+            yield f"left behind by an earlier run and ended: processes {', '.join(map(str, leftover.ended)) or 'none'}"
+        if leftover.left:
+            yield f"could not be ended: processes {', '.join(map(str, leftover.left))}"
+    yield from set_aside_broken(folder.path)
+    yield from folder.adopt(prepared.fingerprint, prepared.config.model_dump(mode="json"), prepared.redactor)
+
+
+def _night(
+    prepared: Prepared,
+    folder: StudyFolder,
+    gpus: Gpus,
+    budget_s: float | None,
+    *,
+    as_json: bool,
+    address: str | None,
+    notices: Console,
+) -> int:
+    config = prepared.config
+    plan = make_plan(prepared, time_left_s=deadline_clock(budget_s))
+    if plan.finished:
+        notices.print(f"going on: {len(plan.finished)} of {config.study.trials} trials are stored")
+    if not anything_left(plan):
+        return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
+    try:
+        with ray_cluster(address):
+            needed = config.gpus(config.baseline_flags())
+            plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
+            with _view(prepared, folder, plan, as_json=as_json) as view:
+                outcome = run_study(prepared, plan, folder, gpus, view)
+    except Stopped as stopped:
+        _wait_for_servers(folder)
+        _finish(prepared, conclude(prepared, f"stopped by {stopped}", failed=False), as_json=as_json)
+        raise
+    return _finish(prepared, outcome, as_json=as_json)
+
+
+def _view(prepared: Prepared, folder: StudyFolder, plan: StudyPlan, *, as_json: bool) -> View:
+    if as_json:
+
+        def describe(finished: Finished) -> dict[str, object]:
+            stored = {trial.number: trial for trial in read_trials(folder.path)}
+            trial = stored.get(finished.number)
+            return trial_json(trial) if trial else {"trial": finished.number, "status": str(finished.status)}
+
+        return JsonView(folder.log_folder, describe)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        return PlainView(folder.log_folder)
+
+    def best() -> str:
+        return recommend(plan.finished.values()).sentence if plan.finished else "measuring the baseline"
+
+    def left_s() -> float | None:
+        return plan.expected_left_s()
+
+    return LiveView(folder.log_folder, console, trials=prepared.config.study.trials, best=best, time_left_s=left_s)
+
+
+def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
+    if as_json:
+        print_json(
+            verdict_json(
+                outcome.recommendation,
+                study=prepared.config.study.name,
+                trials=len(outcome.trials),
+                command=outcome.command,
+                stop_reason=outcome.stop_reason,
+            )
+        )
+    else:
+        print_final(
+            Console(highlight=False, markup=False),
+            outcome.trials,
+            outcome.recommendation,
+            command=outcome.command,
+            best_yaml=None if outcome.best_yaml is None else str(outcome.best_yaml),
+            stop_reason=outcome.stop_reason,
+            folder=str(prepared.setup.folder),
+        )
+    failed = outcome.failed or outcome.recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE)
+    return _FAILED if failed else 0
+
+
+def _wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
+    """After the workers are gone their supervisors end what they started; records vanish as they finish."""
+    until = time.monotonic() + within_s
+    while any(folder.processes.glob("*.json")) and time.monotonic() < until:
+        time.sleep(0.1)
+    end_leftovers(folder.processes)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """The first signal raises Stopped in this thread; a second one does not wait."""
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        for again in handled:
+            signal.signal(again, lambda second, _: os._exit(128 + second))
+        raise Stopped(number)
+
+    handled = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, before in handled.items():
+            signal.signal(number, before)
+
+
+def _budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None) -> float | None:
+    """The shortest of the study file's budget and the two options."""
+    limits = [config.study.time_budget] if config.study.time_budget is not None else []
+    if time_budget is not None:
+        try:
+            limits.append(parse_duration_s(time_budget))
+        except ValueError as error:
+            raise UserError(f"--time-budget: {error}") from None
+    if deadline is not None:
+        limits.append(_seconds_until(deadline, datetime.now()))
+    return min(limits, default=None)
+
+
+def _seconds_until(clock: str, now: datetime) -> float:
+    try:
+        moment = datetime.strptime(clock, "%H:%M")
+    except ValueError:
+        raise UserError(f"--deadline: {clock!r} is not a time of day; write 07:00") from None
+    then = now.replace(hour=moment.hour, minute=moment.minute, second=0, microsecond=0)
+    if then <= now:
+        then += timedelta(days=1)
+    return (then - now).total_seconds()
+
+
+def _to_stderr(line: str) -> None:
+    print(f"sweep: {line}", file=sys.stderr)  # noqa: T201 - this is the output
+
+
+def _refuse(line: str) -> NoReturn:
+    _to_stderr(line)
+    raise typer.Exit(_USER_MISTAKE)
+
+
+if __name__ == "__main__":
+    app()
