@@ -32,6 +32,8 @@ from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
 
 _USER_MISTAKE, _FAILED = 2, 1
+# A pipe has no width of its own; the table of trials fits here without folding.
+_PIPE_COLUMNS = 180
 
 
 class Stopped(BaseException):
@@ -196,8 +198,9 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             )
         )
     else:
+        console = Console(highlight=False, markup=False)
         print_final(
-            Console(highlight=False, markup=False),
+            console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_COLUMNS),
             outcome.trials,
             outcome.recommendation,
             command=outcome.command,
