@@ -13,9 +13,9 @@ from sweep.errors import HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.redact import Redactor
 from sweep.runner import TrialOutcome, TrialSetup, run_trial
-from sweep.searcher.wire import RESULT, SPEC, finished_to_result, spec_from_config
 from sweep.store import Schema, Store
 from sweep.trial import Finished, TrialStatus
+from sweep.wire import RESULT, SPEC, finished_to_result, spec_from_config
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,9 +75,9 @@ class Axis:
 def _axis(parameter: Parameter) -> Axis:
     if isinstance(parameter, Options):
         numbers = [v for v in parameter.options if isinstance(v, (int, float)) and not isinstance(v, bool)]
-        others = [v for v in parameter.options if v not in numbers]
-        if len(numbers) >= 3 and others in ([], [None]):
-            return Axis(parameter, IntDistribution(0, len(numbers) - 1), tuple(sorted(numbers)), bool(others))
+        or_null = None in parameter.options
+        if len(numbers) >= 3 and len(numbers) + or_null == parameter.size:
+            return Axis(parameter, IntDistribution(0, len(numbers) - 1), tuple(sorted(numbers)), or_null)
         places = CategoricalDistribution(tuple(range(parameter.size)))
         return Axis(parameter, places if parameter.size > 1 else None, None, False)
     distribution = _distribution(parameter) if parameter.low != parameter.high else None

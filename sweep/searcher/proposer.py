@@ -28,7 +28,6 @@ import random
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import MappingProxyType
 from typing import Literal
 
 import optuna
@@ -45,11 +44,10 @@ from sweep.trial import Finished, Flag, Flags, TrialStatus
 STARTUP_TRIALS = 10
 # Proposals of TPE that break a constraint or repeat a point before a random point is taken.
 MAX_ASKS = 16
-_FEW_DRAWS, _MANY_DRAWS = 1_000, 20_000
+_FEW_DRAWS, _MANY_DRAWS = 1_000, 5_000
 _ENUMERABLE = 20_000
 _LAUNCH = "launch"
 _EPOCH = datetime(2000, 1, 1)  # Optuna wants times on its trials; nothing reads them
-_NO_VALUES: Mapping[str, float] = MappingProxyType({})
 
 Key = tuple[tuple[str, Flag], ...]
 
@@ -63,7 +61,7 @@ class Outcome:
 
     kind: Literal["complete", "infeasible", "ignored"]
     value: float | None = None
-    violations: Mapping[str, float] = field(default_factory=lambda: _NO_VALUES)
+    violations: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if (self.kind == "complete") is not (self.value is not None):

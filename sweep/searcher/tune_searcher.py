@@ -13,8 +13,8 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from sweep.plan import StudyPlan
-from sweep.searcher.wire import RESULT, SPEC, finished_from_result, spec_to_config
 from sweep.trial import Finished, TrialSpec
+from sweep.wire import RESULT, SPEC, finished_from_result, spec_to_config
 
 
 class TuneSearcher(Searcher):
