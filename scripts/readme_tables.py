@@ -1,0 +1,94 @@
+"""Writes the tables of README.md that come from the code: `python scripts/readme_tables.py` (or --check)."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from sweep.config import StudyConfig
+from sweep.metric_table import LATENCIES, RATES
+from sweep.objective import PRESETS
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def keys_table() -> str:
+    """Every key of a study file with its default and meaning."""
+    lines = ["| key | default | meaning |", "|---|---|---|"]
+    for section, field in StudyConfig.model_fields.items():
+        model = field.annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            for key, item in model.model_fields.items():
+                lines.append(f"| `{section}.{key}` | {_default(item)} | {_cell(item.description or '')} |")
+        else:
+            lines.append(f"| `{section}` | {_default(field)} | {_cell(field.description or '')} |")
+    return "\n".join(lines)
+
+
+def metrics_table() -> str:
+    """Every metric with its unit and formula."""
+    lines = ["| metric | unit | formula |", "|---|---|---|"]
+    for row in LATENCIES.values():
+        name = f"`mean_`, `median_`, `std_`, `p95_`, `p99.9_` ... `{row.stem}_ms`"
+        lines.append(f"| {name} | ms | {row.title}: {_cell(row.formula)} |")
+    lines += [f"| `{row.name}` | {row.unit} | {_cell(row.formula)} |" for row in RATES.values()]
+    return "\n".join(lines)
+
+
+def presets_table() -> str:
+    """The weights each preset stands for."""
+    lines = ["| preset | weights |", "|---|---|"]
+    for name, weights in PRESETS.items():
+        lines.append(f"| `{name}` | {', '.join(f'`{metric}: {weight:g}`' for metric, weight in weights.items())} |")
+    return "\n".join(lines)
+
+
+TABLES = {"keys": keys_table, "metrics": metrics_table, "presets": presets_table}
+
+
+def with_tables(text: str) -> str:
+    """README with every table as the code has it now."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        found = pattern.search(text)
+        if found is None:
+            raise SystemExit(f"README.md has no {begin}")
+        text = f"{text[: found.start()]}{begin}\n{make()}\n{end}{text[found.end() :]}"
+    return text
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value: Any = field.default if field.default_factory is None else field.default_factory()  # type: ignore[call-arg]
+    if value is None or value in ({}, ()):
+        return ""
+    if isinstance(value, tuple):
+        value = list(value)
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when README.md is stale")
+    check = parser.parse_args().check
+    text = README.read_text(encoding="utf-8")
+    fresh = with_tables(text)
+    if check and fresh != text:
+        sys.exit("README.md is stale: run python scripts/readme_tables.py")
+    README.write_text(fresh, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
