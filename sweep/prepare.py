@@ -61,7 +61,7 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     Raises UserError (ConfigError, DatasetError, FlagError, HostError) for the first thing wrong.
     """
     notices: list[str] = []
-    space = SearchSpace.from_config(config.search_space, config.serve.flags)
+    space = _space(config, study_path)
     _check_baseline(config, space, study_path)
     objective = Objective.of(config.objective.preset, config.objective.weights, config.objective.slo)
     notices.append(f"objective: {objective.describe()}")
@@ -132,6 +132,13 @@ def _default(found: Installed | None, name: str) -> tuple[str, ...]:
         )
     command: tuple[str, ...] = getattr(found, name)
     return command
+
+
+def _space(config: StudyConfig, study_path: Path) -> SearchSpace:
+    try:
+        return SearchSpace.from_config(config.search_space, config.serve.flags)
+    except ConfigError as error:
+        raise ConfigError(error.message, path=study_path, key=error.key) from None
 
 
 def _check_baseline(config: StudyConfig, space: SearchSpace, study_path: Path) -> None:

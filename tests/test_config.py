@@ -83,6 +83,7 @@ def test_a_good_file_gives_every_value() -> None:
         ("  max-num-seqs: 32", "  max-seqs: 32", None, "", "max-seqs is not searched"),
         ("    max_model_len: 4096", "    port: 8000", None, "", "port is set by sweep"),
         ("[16, 32, null]", "[16, 16]", 14, "search_space.parameters.block-size.values", "stands twice"),
+        ("    - max-num-seqs >= 8", "    - max-num-seqs >>= 8", 15, "search_space.constraints", "max-num-seqs >>= 8"),
         ("baseline:\n", "load: {request_rate: -1}\nbaseline:\n", 17, "load.request_rate", "greater than 0"),
         ("baseline:\n", "load: {request_rate: fast}\nbaseline:\n", 17, "load.request_rate", "not 'fast'"),
         (

@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from sweep.errors import ConfigError
+from sweep.expressions import Constraint
 from sweep.trial import Flag
 
 FlagValue = Flag | list[Any] | dict[str, Any]
@@ -217,3 +219,13 @@ class SearchSpaceConfig(Section):
         strict=False,
         description="Expressions over flags, such as `max-num-batched-tokens >= max-num-seqs`.",
     )
+
+    @field_validator("constraints")
+    @classmethod
+    def _readable(cls, constraints: tuple[str, ...]) -> tuple[str, ...]:
+        for text in constraints:
+            try:
+                Constraint.parse(text)
+            except ConfigError as error:
+                raise ValueError(error.message) from None
+        return constraints
