@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import runpy
 import shlex
 from pathlib import Path
 
+import duckdb
 import pytest
+from stored_trials import complete, failed
+
+from sweep.redact import Redactor
+from sweep.store import Schema, Store
+from sweep.trial import Score
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,3 +47,29 @@ def test_modules_of_the_layout_exist() -> None:
     assert named, "the layout names no module"
     for name in named:
         assert (ROOT / name).is_dir() or (ROOT / f"{name}.py").is_file(), name
+
+
+def queries() -> list[str]:
+    blocks = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+    return [query for block in blocks for query in block.split(";") if query.strip()]
+
+
+def test_queries_run_on_a_study(tmp_path: Path) -> None:
+    """In DuckDB, on tables with the demo's flags: one trial measured, one failed."""
+    columns = ("max-num-seqs", "max-num-batched-tokens")
+    metrics = ("p95_ttft_ms", "p95_tpot_ms")
+    store = Store(tmp_path, Schema(dict.fromkeys(columns, int), metrics), metadata={}, redactor=Redactor({}))
+    flags = dict.fromkeys(columns, 8)
+    summary = {"peak_running": 8.0, "peak_waiting": 2.0, "preemptions": 0.0}
+    for made in (complete(0, dict(flags)), failed(1)):
+        spec = dataclasses.replace(made.spec, flags=flags)
+        measured = None if made.metrics is None else dict.fromkeys(metrics, 50.0)
+        score = None if made.score is None else Score(1.0)
+        store.append(dataclasses.replace(made, spec=spec, metrics=measured, score=score), engine_summary=summary)
+    found = [
+        duckdb.connect().execute(query.replace("results/cpu-demo", str(tmp_path))).fetchall() for query in queries()
+    ]
+    assert [len(rows) for rows in found] == [1, 1, 1]
+    assert found[0][0][:3] == (0, 1.0, 8)
+    assert found[1][0][-1] == 3
+    assert found[2][0][-1] == 1
