@@ -33,7 +33,7 @@ class Fault:
             refuse=bool(refused),
             exit_before=number >= config.get("die_at_request", never),
             exit_within=number >= config.get("die_mid_stream", never),
-            engine_dies=number >= config.get("engine_dies_at", never),
+            engine_dies=number >= min(config.get("engine_dies_at", never), config.get("one_token_from", never)),
             endless=number == config.get("endless_stream_at", never),
             hang=number == config.get("hang_at", never),
         )

@@ -215,7 +215,7 @@ class _Server:
         if body.get("model") not in (None, self.name):
             await answer.send(404, {"error": {"message": f"The model `{body['model']}` does not exist.", "code": 404}})
             return
-        if self.config.get("engine_dead") or self.dead:
+        if self.config.get("engine_dead") or (self.dead and "one_token_from" not in self.config):
             await answer.send(500, {"error": {"message": "EngineCore encountered an issue.", "code": 500}})
             return
         wanted = int(body.get("max_completion_tokens") or body.get("max_tokens") or 16)

@@ -17,7 +17,8 @@ Server, load. N counts streamed requests from 1, those of a warm-up included.
   stop_after (tokens, without ignore_eos); kv_tokens (beyond it requests are preempted); landscape (below); seed
   engine_dead (completions answer 500, health 200); all_500 (streams do); fail_share (of streams, 500)
   die_at_request N and die_mid_stream N: print die_log, end with die_code (default 1) or die_signal
-  engine_dies_at N: from there on one token, then an error chunk; health 503
+  engine_dies_at N: one token, then an error chunk; health 503 and nothing but 500 afterwards
+  one_token_from N: from there on each stream is one token, then an error chunk; health 503
   endless_stream_at N; hang_at N (no answer)
 Client, all under "client"
   start_delay_s; log; exit_code; exit_signal; after_requests (end there); hang; ignore_sigterm
