@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from ray import tune
 
 from sweep.atomic_file import write_atomically
+from sweep.config import StudyConfig
 from sweep.console import View
 from sweep.flags import printable
 from sweep.gpu import Gpus
@@ -27,6 +30,7 @@ from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, finished_of, trial
 from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
+from sweep.wire import SPEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +120,8 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
         on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
         give_up=lambda spec: _store_lost(spec, prepared, worker),
     )
-    config = prepared.config
-    needed = config.gpus(config.baseline_flags())
     trainable = tune.with_resources(
-        tune.with_parameters(trial, worker=worker),
-        {"cpu": config.resources.cpus, "gpu": needed},
+        tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)
     )
     tuner = tune.Tuner(
         trainable,
@@ -135,6 +136,12 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
     )
     tuner.fit()
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
+
+
+def _resources(config: StudyConfig, trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What one trial asks of Ray: its own flags decide how many devices."""
+    gpus = config.gpus(trial_config[SPEC]["flags"])
+    return tune.PlacementGroupFactory([{"CPU": config.resources.cpus, **({"GPU": gpus} if gpus else {})}])
 
 
 def anything_left(plan: StudyPlan) -> bool:

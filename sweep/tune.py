@@ -153,7 +153,7 @@ def _night(
         return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
     try:
         with ray_cluster(address):
-            needed = config.gpus(config.baseline_flags())
+            needed = config.most_gpus()
             plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
             with _view(prepared, folder, plan, as_json=as_json) as view:
                 outcome = run_study(prepared, plan, folder, gpus, view)

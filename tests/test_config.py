@@ -142,3 +142,11 @@ def test_gpus_follow_the_parallel_sizes_and_the_override() -> None:
     assert config.gpus() == 6
     assert config.gpus({"data-parallel-size": 2}) == 12
     assert loads(GOOD + "resources: {gpus: 0}\n", Path("x.yaml")).gpus() == 0
+
+
+def test_the_largest_trial_of_a_searched_parallel_size() -> None:
+    searched = GOOD.replace("    tensor-parallel-size: 2\n", "").replace(
+        "  constraints:", "    tensor-parallel-size: {type: choice, values: [1, 2, 4]}\n  constraints:"
+    )
+    config = loads(searched, Path("x.yaml"))
+    assert (config.gpus(config.baseline_flags()), config.most_gpus()) == (1, 4)

@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sweep.config.models import (
+    Choice,
     Environment,
     FixedFlags,
     FlagValue,
+    IntRange,
     ModelSection,
     PlainFlags,
     SearchSpaceConfig,
@@ -160,7 +162,7 @@ class ResourcesSection(Section):
     gpus: int | None = Field(
         None, ge=0, description="Devices of a trial; default: tensor x pipeline x data parallel size."
     )
-    cpus: float = Field(1.0, ge=0, description="CPUs of a trial, as Ray counts them.")
+    cpus: float = Field(1.0, gt=0, description="CPUs of a trial, as Ray counts them.")
     concurrent_trials: int | None = Field(
         None, ge=1, description="Trials at once; default: what the devices allow, and 1 without devices."
     )
@@ -226,3 +228,14 @@ class StudyConfig(Section):
             size = merged.get(name)
             count *= size if isinstance(size, int) and not isinstance(size, bool) else 1
         return count
+
+    def most_gpus(self) -> int:
+        """Devices of the largest trial the search space allows."""
+        largest: dict[str, FlagValue] = {}
+        for name in _PARALLEL:
+            spec = self.search_space.parameters.get(name)
+            if isinstance(spec, Choice):
+                largest[name] = max((v for v in spec.values if isinstance(v, int)), default=1)
+            elif isinstance(spec, IntRange):
+                largest[name] = spec.high
+        return max(self.gpus(largest), self.gpus(self.baseline_flags()))
