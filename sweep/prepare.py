@@ -5,6 +5,7 @@ Whatever a user can get wrong is found here: paths, prompts, flags, constraints.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +75,6 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     _check_flags(config, dialect)
     model = _model(config.model.path, study_path)
     tokenizer = _model(config.model.tokenizer or config.model.path, study_path)
-    template = None if config.model.chat_template is None else _file(config.model.chat_template, study_path)
     conversations = _conversations(config, study_path, salvage=salvage)
     selection = _select(config, conversations, tokenizer)
     notices += [conversations.describe(), selection.describe()]
@@ -87,16 +87,31 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
         seed=config.load_seed,
     )
     notices += _load_notices(config, plan, objective)
-    percentiles = tuple(sorted({*config.load.percentiles, *objective.percentiles_needed()}))
-    redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
-    setup = TrialSetup(
-        folder=folder.absolute(),
+    setup = dataclasses.replace(
+        _settings(config, study_path, folder, objective, plan),
         server_command=server_command,
         client_command=client_command,
         dialect=dialect,
         model=model,
-        served_name=config.served_name,
         tokenizer=tokenizer,
+    )
+    redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
+    fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
+    schema = _schema(config, objective, setup.percentiles)
+    return Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices))
+
+
+def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, plan: LoadPlan) -> TrialSetup:
+    """What the study file says by itself; commands, model and tokenizer are looked up by the caller."""
+    template = None if config.model.chat_template is None else _file(config.model.chat_template, study_path)
+    return TrialSetup(
+        folder=folder.absolute(),
+        server_command=(),
+        client_command=(),
+        dialect=Dialect(None, None, None),
+        model=config.model.path,
+        served_name=config.served_name,
+        tokenizer="",
         chat_template=None if template is None else str(template),
         content_format=config.model.chat_template_content_format,
         fixed_flags=config.serve.flags,
@@ -109,7 +124,7 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
         plan=plan,
         max_concurrency=config.load.max_concurrency,
         ignore_eos=config.load.ignore_eos,
-        percentiles=percentiles,
+        percentiles=tuple(sorted({*config.load.percentiles, *objective.percentiles_needed()})),
         request_timeout_s=config.load.request_timeout_s,
         min_success_share=config.load.min_success_share,
         client_flags=config.load.flags,
@@ -117,10 +132,6 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
         uses_gpus=config.gpus(config.baseline_flags()) > 0,
         max_retries=config.study.max_retries,
         retry_wait_s=config.study.retry_wait_s,
-    )
-    fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
-    return Prepared(
-        config, setup, space, _schema(config, objective, percentiles), fingerprint, redactor, tuple(notices)
     )
 
 
