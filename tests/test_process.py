@@ -123,6 +123,16 @@ def test_record_says_who_runs(tmp_path: Path, stopped: list[SupervisedProcess]) 
     assert "do-not-tell" not in text + cmdline
 
 
+def test_record_of_an_earlier_tree_is_kept(tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    records.mkdir()
+    (records / "0.json").write_text("of one that could not be ended")
+    process = run(tmp_path, "sleep 60")
+    assert len(list(records.glob("*.json"))) == 2
+    process.stop()
+    assert [path.read_text() for path in records.iterdir()] == ["of one that could not be ended"]
+
+
 def test_stop_of_a_polite_command(tmp_path: Path) -> None:
     process = run(tmp_path, "trap 'exit 7' TERM; while :; do sleep 0.02; done")
     time.sleep(0.2)

@@ -34,7 +34,7 @@ class Owner:
 
 
 @contextmanager
-def owner(folder: Path, *, stop_timeout_s: float = 0.5, **more: Any) -> Iterator[Owner]:
+def owner(folder: Path, *, stop_timeout_s: float = 0.2, **more: Any) -> Iterator[Owner]:
     grandchild = {"setsid": True, "ignore_sigterm": True, "pid_file": str(folder / "pids.json")}
     job = {
         "argv": FAKE,
@@ -124,6 +124,11 @@ def test_records_of_the_living_are_left_alone(tmp_path: Path) -> None:
         assert end_leftovers(own.records) == ()
         assert len(alive(own.tree)) == 3
         assert list(own.records.iterdir())
+        # With the study's lock in hand, a living owner is a worker that should be gone.
+        (found,) = end_leftovers(own.records, even_owned=True)
+        assert set(found.ended) == {own.ids["command"], own.engine}
+        assert not alive(own.tree)
+        assert own.popen.poll() is None
 
 
 @pytest.fixture

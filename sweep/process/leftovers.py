@@ -28,21 +28,24 @@ class Leftover:
     left: tuple[int, ...]
 
 
-def end_leftovers(records: Path) -> tuple[Leftover, ...]:
+def end_leftovers(records: Path, *, even_owned: bool = False) -> tuple[Leftover, ...]:
     """End what earlier runs left behind, by the `*.json` records in that folder; clear the records.
 
     A process is ended only if its id **and** start time are the recorded ones, or if it carries the record's random
-    token in its environment (or descends from such a one). Records of runs that are alive, with their owner, and
-    records of another host or container are left alone. Returns what was found, nothing for stale records.
+    token in its environment (or descends from such a one). A tree that is alive with its supervisor and its owner is
+    left alone, unless `even_owned`: for a caller that holds the lock of the study, so that such an owner can only
+    be a worker of an earlier run that has not ended yet. Records of another host or container are left alone always.
+    Returns what was found, nothing for stale records.
     """
     found: list[Leftover] = []
+    here = supervisor.place()
     for path in sorted(records.glob("*.json")):
         record = _read(path)
-        if record is None or _gone_with_its_boot(record):
+        if record is None or _gone_with_its_boot(record, here):
             path.unlink(missing_ok=True)
-        elif {key: record[key] for key in ("host", "boot_id", "pid_namespace")} == supervisor.place() and not (
-            _alive(record["owner"]) and _alive(record["supervisor"])
-        ):
+        elif any(record[key] != value for key, value in here.items()):
+            continue
+        elif even_owned or not (_alive(record["owner"]) and _alive(record["supervisor"])):
             members = _members(record, by_session=False)
             _dismiss(record["supervisor"])
             _, left = end_recorded(record, grace_s=_GRACE_S, by_session=False)
@@ -68,8 +71,7 @@ def _read(path: Path) -> dict[str, Any] | None:
     return record
 
 
-def _gone_with_its_boot(record: dict[str, Any]) -> bool:
-    here = supervisor.place()
+def _gone_with_its_boot(record: dict[str, Any], here: dict[str, str]) -> bool:
     return bool(record["host"] == here["host"] and record["boot_id"] != here["boot_id"])
 
 

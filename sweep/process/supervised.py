@@ -69,13 +69,15 @@ class SupervisedProcess:
     ) -> SupervisedProcess:
         """Start `argv` with exactly `env`, in a new session, standard output and error appended to `log_path`.
 
-        `record_path` names the file that says what runs; it is gone again after a clean end. `stop_timeout_s` is the
-        longest wait between SIGTERM and SIGKILL, `kill_wait_s` the longest one for SIGKILL to work.
-        Raises HostError when the command cannot be executed.
+        `record_path` names the file that says what runs (a name beside it if there is one already); it is gone again
+        after a clean end. `stop_timeout_s` is the longest wait between SIGTERM and SIGKILL, `kill_wait_s` the longest
+        one for SIGKILL to work. Raises HostError when the command cannot be executed.
         """
         log_path, record_path = log_path.absolute(), record_path.absolute()
         own = supervisor.look(os.getpid())
         token = secrets.token_hex(16)
+        if record_path.exists():  # of a tree that could not be ended: still needed
+            record_path = record_path.with_stem(f"{record_path.stem}-{token[:8]}")
         job = {
             "argv": list(argv),
             "env": {**env, supervisor.TOKEN_NAME: token},

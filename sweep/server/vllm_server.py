@@ -48,7 +48,7 @@ class VllmServer:
 
     def __init__(self, launch: Launch, process: SupervisedProcess) -> None:
         self.launch, self.process = launch, process
-        self._started_at = time.monotonic()
+        self.started_at = time.monotonic()
         host = _EVERYWHERE.get(launch.host, launch.host)
         self.base_url = f"http://[{host}]:{launch.port}" if ":" in host else f"http://{host}:{launch.port}"
         # trust_env=False: a proxy of the environment must not stand between us and the loopback device.
@@ -84,7 +84,7 @@ class VllmServer:
         death is seen at once. `on_wait` is called with the seconds waited at every turn.
         Raises ServerDied, or ServerNotReady after `startup_timeout_s`.
         """
-        deadline = self._started_at + self.launch.startup_timeout_s
+        deadline = self.started_at + self.launch.startup_timeout_s
         last = "nothing seen yet"
         while True:
             look = _Look(self._look)
@@ -92,9 +92,9 @@ class VllmServer:
                 self._watch(_EAGER_POLL_S, on_wait, until=look.done)
             if look.done.is_set():
                 if look.found is None:
-                    return time.monotonic() - self._started_at
+                    return time.monotonic() - self.started_at
                 last = look.found
-            waited_s = time.monotonic() - self._started_at
+            waited_s = time.monotonic() - self.started_at
             if time.monotonic() >= deadline:
                 raise ServerNotReady(waited_s, last)
             self._watch(_EAGER_POLL_S if waited_s < _EAGER_S else _POLL_S, on_wait)
@@ -133,7 +133,7 @@ class VllmServer:
         if code is not None:
             raise ServerDied(code, ready=False)
         if on_wait is not None:
-            on_wait(time.monotonic() - self._started_at)
+            on_wait(time.monotonic() - self.started_at)
 
     def _look(self) -> str | None:
         """None when all is well, otherwise what was seen instead."""
