@@ -16,6 +16,8 @@ from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 # A trial is planned to take as long as the slowest of the last few, and this much more.
 _MARGIN = 1.1
 _RECENT = 5
+# Policies of a failure after which no further launch makes sense.
+_NEEDS_A_PERSON = ("stop_now", "host")
 
 
 class Proposes(Protocol):
@@ -67,6 +69,9 @@ class StudyPlan:
         baseline = self.finished.get(0)
         if baseline is None:
             return None
+        if baseline.metrics is None:
+            self.stop(f"the baseline failed: {baseline.line_of_cause()}", failed=True)
+            raise StopIteration(self.stop_reason)
         pending = [spec.flags for spec in self.live.values()]
         flags = self.proposer.propose(number, pending)
         if flags is None:
@@ -141,7 +146,7 @@ class StudyPlan:
         cause = finished.line_of_cause()
         if finished.number == 0:
             self.stop(f"the baseline failed: {cause}", failed=True)
-        elif finished.policy == "stop_now":
+        elif finished.policy in _NEEDS_A_PERSON:
             self.stop(cause, failed=True)
         elif not finished.informative_for_search:
             previous, count = self._same

@@ -132,6 +132,7 @@ def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:
 
 
 def _failure(diagnosis: Diagnosis, exit_code: int | None) -> Failure:
+    at_once = diagnosis.policy is Policy.STOP and diagnosis.stop_at_once
     return Failure(
         failure_class=str(diagnosis.failure_class),
         phase=str(diagnosis.phase),
@@ -139,7 +140,7 @@ def _failure(diagnosis: Diagnosis, exit_code: int | None) -> Failure:
         advice=diagnosis.advice,
         retryable=diagnosis.retryable,
         informative_for_search=diagnosis.informative_for_search,
-        policy=str(diagnosis.policy),
+        policy="stop_now" if at_once else str(diagnosis.policy),
         exit_code=exit_code,
     )
 
