@@ -92,6 +92,7 @@ def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
                 informative_for_search=failure is not None and failure.informative_for_search,
                 policy=None if failure is None else failure.policy,
                 total_s=one.total_s,
+                disturbed=bool(one.disturbances),
             )
         )
     return tuple(known)

@@ -86,4 +86,5 @@ def finished_of(outcome: TrialOutcome) -> Finished:
         informative_for_search=failure is not None and failure.informative_for_search,
         policy=None if failure is None else failure.policy,
         total_s=result.total_s,
+        disturbed=bool(result.disturbances),
     )

@@ -104,6 +104,7 @@ class TrialResult:
     load_s: float | None
     total_s: float
     remarks: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         complete = self.status is TrialStatus.COMPLETE
@@ -130,6 +131,7 @@ class Finished:
     informative_for_search: bool = False
     policy: str | None = None
     total_s: float | None = None
+    disturbed: bool = False
 
     def line_of_cause(self) -> str:
         """The cause in one line: class, matched line and what to do."""

@@ -55,6 +55,7 @@ def _status(trial: StoredTrial) -> str:
     parts = [str(trial.status) if trial.kind != "baseline" else f"baseline, {trial.status}"]
     if trial.failure is not None:
         parts.append(f"{trial.failure.failure_class} in {trial.failure.phase}")
+    parts += [f"disturbed: {text}" for text in trial.disturbances]
     broken = [name for name, excess in trial.violations.items() if excess > 0]
     if broken:
         parts.append(f"SLO broken: {', '.join(broken)}")
@@ -146,6 +147,7 @@ def trial_json(trial: StoredTrial) -> dict[str, Any]:
         "total_s": trial.total_s,
         "command": trial.command,
         "remarks": list(trial.remarks),
+        "disturbances": list(trial.disturbances),
     }
 
 

@@ -61,7 +61,6 @@ def run_trial(
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
             time.sleep(setup.retry_wait_s)
         attempt += 1
-    outcome.remarks += [f"disturbed: {text}" for text in disturbances]
     result = _result(spec, setup, outcome, journal, attempt, began_wall_s, time.monotonic() - began_s)
     return TrialOutcome(result, asdict(summarize_engine(outcome.engine)), tuple(telemetry))
 
@@ -113,6 +112,7 @@ def _result(
         load_s=load.duration_s if load is not None else None,
         total_s=total_s,
         remarks=tuple(outcome.remarks),
+        disturbances=() if outcome.telemetry is None else outcome.telemetry.disturbances,
     )
 
 

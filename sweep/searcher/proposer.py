@@ -136,8 +136,9 @@ class Proposer:
         self._trials[place:] = [self._trial(index) for index in range(place, len(self._told))]
 
     def hear(self, finished: Finished) -> None:
-        """`tell` for a trial as the plan knows it. One without a verdict on its flags, or a score, is ignored."""
-        if finished.status is TrialStatus.COMPLETE and finished.score is not None:
+        """`tell` for a trial as the plan knows it. One without a verdict on its flags or a score is ignored, and so is
+        one that something on the machine disturbed."""
+        if finished.status is TrialStatus.COMPLETE and finished.score is not None and not finished.disturbed:
             outcome = Outcome("complete", finished.score, finished.violations)
         else:
             outcome = Outcome("infeasible" if finished.status is TrialStatus.INFEASIBLE else "ignored")

@@ -52,6 +52,7 @@ class StoredTrial:
     load_s: float | None
     total_s: float
     remarks: tuple[str, ...] = ()
+    disturbances: tuple[str, ...] = ()
     engine_config: EngineConfig = field(default_factory=EngineConfig)
     engine_summary: Mapping[str, float | None] = field(default_factory=dict)
 
@@ -164,6 +165,7 @@ def _stored(path: Path) -> StoredTrial:
         load_s=row["load_s"],
         total_s=row["total_s"],
         remarks=tuple(row["remarks"] or ()),
+        disturbances=tuple(row.get("disturbances") or ()),
         engine_config=EngineConfig(**_of(EngineConfig, roles.get("engine_config", {}))),
         engine_summary=roles.get("engine_summary", {}),
     )

@@ -38,6 +38,7 @@ def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, 
         "total_s": result.total_s,
         "command": result.command,
         "remarks": list(result.remarks),
+        "disturbances": list(result.disturbances),
         "flag_types": [
             {"name": name, "type": type(value).__name__ if value is not None else "null"}
             for name, value in result.spec.flags.items()

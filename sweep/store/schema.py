@@ -146,6 +146,7 @@ _TRIAL_HEAD = (
 _TRIAL_TAIL = (
     _field("command", _TEXT),
     _field("remarks", pa.list_(_TEXT)),
+    _field("disturbances", pa.list_(_TEXT)),
     _field("flag_types", _FLAG_TYPES),
 )
 
