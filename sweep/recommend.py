@@ -39,8 +39,9 @@ def rank_key(trial: Finished) -> tuple[bool, float, float]:
 def recommend(trials: Iterable[Finished]) -> Recommendation:
     """The best trial of a study against its baseline.
 
-    Only COMPLETE trials with a score count, and none that was disturbed (a throttling device, say). Among equals the baseline wins, then the lower trial number. The winner is
-    the best of single noisy measurements: the sentence says "unconfirmed".
+    Only COMPLETE trials with a score count, and none that was disturbed (a throttling device, say). Among equals the
+    baseline wins, then the lower trial number. The winner is the best of single noisy measurements: the sentence says
+    "unconfirmed".
     """
     scored = [t for t in trials if t.status is TrialStatus.COMPLETE and t.score is not None]
     scored = [t for t in scored if not t.disturbed or t.kind is TrialKind.BASELINE]
