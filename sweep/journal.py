@@ -44,9 +44,15 @@ class Journal:
         """Times of events count from here."""
         self.attempt, self._began_s = attempt, time.monotonic()
 
-    def elapsed_s(self) -> float:
-        """Seconds since the attempt began."""
-        return time.monotonic() - self._began_s
+    def elapsed_s(self, monotonic_s: float | None = None) -> float:
+        """Seconds since the attempt began, now or at a monotonic time."""
+        return (time.monotonic() if monotonic_s is None else monotonic_s) - self._began_s
+
+    def phase_at(self, at_s: float) -> str:
+        """The phase of this attempt at a time since it began; the first one for times before it."""
+        phases = [(e.at_s, e.phase) for e in self.events if e.kind == "phase" and e.attempt == self.attempt]
+        passed = [phase for began_s, phase in phases if began_s <= at_s]
+        return passed[-1] if passed else phases[0][1] if phases else ""
 
     def enter(self, phase: str, *, total: int | None = None) -> None:
         """The trial enters a phase."""

@@ -21,6 +21,7 @@ from sweep.metrics import engine_config_from_log, parse_engine_config
 from sweep.records import EngineConfig, EngineSample
 from sweep.runner.engine_watch import EngineWatch
 from sweep.runner.setup import TrialSetup
+from sweep.runner.telemetry import recorded_pids
 from sweep.runner.warmup import warm_up
 from sweep.server import Launch, VllmServer, child_environment, new_api_key, port_free, reserve_port
 from sweep.trial import Phase, TrialSpec
@@ -89,7 +90,7 @@ class Attempt:
                 argv=setup.server_argv(self._spec.flags, setup.host, reservation.port),
                 env=child_environment(os.environ, visible_devices=visible, extra=setup.server_env, api_key=api_key),
                 log_path=self.server_log,
-                record_path=setup.folder / "processes" / f"{self._spec.number:04d}-server.json",
+                record_path=self._record("server"),
                 host=setup.host,
                 port=reservation.port,
                 served_name=setup.served_name,
@@ -160,7 +161,7 @@ class Attempt:
             folder=setup.log_folder(self._spec.number),
             name=f"round-0-{self._journal.attempt}",
             log_path=self.client_log,
-            record_path=setup.folder / "processes" / f"{self._spec.number:04d}-client.json",
+            record_path=self._record("client"),
             max_concurrency=setup.max_concurrency,
             ignore_eos=setup.ignore_eos,
             percentiles=setup.percentiles,
@@ -210,12 +211,15 @@ class Attempt:
 
     @contextmanager
     def _telemetry(self) -> Iterator[None]:
-        sampler = TelemetrySampler(self._gpus, self._devices)
+        sampler = TelemetrySampler(self._gpus, self._devices, client_pids=recorded_pids(self._record("client")))
         sampler.start()
         try:
             yield
         finally:
             self._outcome.telemetry = sampler.stop()
+
+    def _record(self, what: str) -> Path:
+        return self._setup.folder / "processes" / f"{self._spec.number:04d}-{what}.json"
 
     def _fail(self, error: Exception) -> None:
         """Give the failure a class from all the evidence there is."""

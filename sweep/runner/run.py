@@ -8,13 +8,14 @@ from dataclasses import asdict, dataclass
 
 from sweep.diagnosis import Diagnosis, Policy
 from sweep.flags import printable
-from sweep.gpu import DeviceMemory, Gpus, Telemetry
+from sweep.gpu import DeviceMemory, Gpus
 from sweep.journal import Journal
 from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, summarize, summarize_engine
 from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.setup import TrialSetup
+from sweep.runner.telemetry import telemetry_rows
 from sweep.store import TelemetryRow
 from sweep.trial import Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
@@ -50,7 +51,7 @@ def run_trial(
     while True:
         journal.begin_attempt(attempt)
         outcome = Attempt(spec, setup, journal, gpus, resting).run()
-        telemetry += telemetry_rows(outcome.telemetry, attempt)
+        telemetry += telemetry_rows(outcome.telemetry, journal)
         disturbances = outcome.telemetry.disturbances if outcome.telemetry is not None else ()
         if outcome.load is not None and disturbances and not disturbed_before:
             disturbed_before = True
@@ -143,42 +144,3 @@ def _failure(diagnosis: Diagnosis, exit_code: int | None) -> Failure:
         policy="stop_now" if at_once else str(diagnosis.policy),
         exit_code=exit_code,
     )
-
-
-def telemetry_rows(telemetry: Telemetry | None, attempt: int) -> list[TelemetryRow]:
-    """Device and host readings as rows; times count from the first reading of the attempt."""
-    if telemetry is None:
-        return []
-    times = [d.monotonic_s for d in telemetry.devices] + [h.monotonic_s for h in telemetry.host]
-    began_s = min(times, default=0.0)
-    rows = [
-        TelemetryRow(
-            at_s=d.monotonic_s - began_s,
-            phase="",
-            attempt=attempt,
-            device=d.index,
-            mig_device=d.mig_index,
-            memory_used_gib=d.memory_used_gib,
-            utilization_percent=d.utilization_percent,
-            memory_utilization_percent=d.memory_utilization_percent,
-            sm_clock_mhz=d.sm_clock_mhz,
-            memory_clock_mhz=d.memory_clock_mhz,
-            power_w=d.power_w,
-            power_limit_w=d.power_limit_w,
-            temperature_c=d.temperature_c,
-            throttle_reasons=d.throttle_reasons,
-        )
-        for d in telemetry.devices
-    ]
-    rows += [
-        TelemetryRow(
-            at_s=h.monotonic_s - began_s,
-            phase="",
-            attempt=attempt,
-            host_cpu_percent=h.cpu_percent,
-            client_cpu_percent=h.client_cpu_percent_of_core,
-            ram_free_gib=h.ram_available_gib,
-        )
-        for h in telemetry.host
-    ]
-    return rows
