@@ -41,6 +41,7 @@ class StudyPlan:
     stop_after_same_failure: int = 3
     max_lost: int = 2
     time_left_s: Callable[[], float] = lambda: float("inf")
+    reserve_s: float = 0.0  # of the time left, kept for what follows the search
     stop_reason: str | None = None
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -138,7 +139,7 @@ class StudyPlan:
         return max(totals[-_RECENT:], default=None)
 
     def _out_of_time(self) -> bool:
-        left_s, expected_s = self.time_left_s(), self._expected_s()
+        left_s, expected_s = self.time_left_s() - self.reserve_s, self._expected_s()
         return left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s)
 
     def _judge(self, finished: Finished) -> None:
