@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweep.atomic_file import DiskFull, WriteFailed
 from sweep.diagnosis import Diagnosis, Evidence, diagnose
 from sweep.errors import HostError, HostNotReady, LoadFailed, ServerDied, ServerNotReady, SweepError, TeardownFailed
 from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
@@ -109,7 +110,7 @@ class Attempt:
         found = self._gpus.wait_until_clean(self._devices, self._resting, timeout_s=self._setup.clean_timeout_s)
         self._memory_before_gib = found.memory_before_gib
         if not found.clean:
-            raise HostNotReady(found.message or "a device is not free")
+            raise _DeviceBusy(found.message or "a device is not free")
 
     def _measure(self, server: VllmServer, api_key: str) -> None:
         setup, journal = self._setup, self._journal
@@ -267,15 +268,25 @@ class Attempt:
         return "load" if isinstance(error, LoadFailed) else "host"
 
 
+class _DeviceBusy(HostNotReady):
+    """The gate before a launch stayed shut."""
+
+
 def _reason(error: Exception) -> str | None:
     """The stable word of `diagnosis` for our own errors."""
     if isinstance(error, LoadFailed):
         return error.reason
     if isinstance(error, OSError):
         return "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    words = {ServerDied: "server_died", ServerNotReady: "timeout_ready", TeardownFailed: "left_behind"}
-    if isinstance(error, HostNotReady):
-        return "memory_busy"
+    if isinstance(error, WriteFailed):
+        return "disk_full" if isinstance(error, DiskFull) else None
+    words: dict[type[Exception], str] = {
+        ServerDied: "server_died",
+        ServerNotReady: "timeout_ready",
+        TeardownFailed: "left_behind",
+        _DeviceBusy: "memory_busy",
+        HostNotReady: "port_busy",  # what is left of these: no free port, or one taken in the last moment
+    }
     return words.get(type(error))
 
 

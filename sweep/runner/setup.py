@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,10 +51,17 @@ class TrialSetup:
         return self.folder / "logs" / f"{number:04d}"
 
     def write_round(self, number: int) -> ClientFile:
-        """Round `number` as a file of the load client; the same bytes each time."""
+        """Round `number` as a file of the load client; the same bytes each time.
+
+        Raises OSError or HostNotReady where it cannot be written.
+        """
         help_ = self.dialect.client
         client = ClientFeatures.from_help(None if help_ is None else tuple(help_.options), self.dialect.version)
-        return write_round(self.plan.rounds[number], self.folder / "load", name=f"round-{number}", client=client)
+        folder = self.folder / "load"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # trials that run side by side write the same file
+            return write_round(self.plan.rounds[number], folder, name=f"round-{number}", client=client)
 
     def server_flags(self, flags: Flags) -> dict[str, FlagValue]:
         """Fixed and searched flags in the order of the study file, those left to vLLM taken out."""
