@@ -228,8 +228,8 @@ def failing_share(seed: int, sampler: Literal["tpe", "random"], best_x: float) -
 
 def test_proposals_leave_a_region_that_always_fails() -> None:
     uniform = statistics.mean(failing_share(seed, "random", 0.25) for seed in range(8))
-    inside = [failing_share(seed, "tpe", 0.25) for seed in range(6)]
-    at_the_edge = [failing_share(seed, "tpe", 0.5) for seed in range(6)]
+    inside = [failing_share(seed, "tpe", 0.25) for seed in range(4)]
+    at_the_edge = [failing_share(seed, "tpe", 0.5) for seed in range(5)]
     assert 0.4 < uniform < 0.6
     assert statistics.mean(inside) < 0.2
     assert max(inside) < 0.4
@@ -326,6 +326,21 @@ def test_hard_constraints_are_kept_by_every_proposal() -> None:
     corner = space(UNIT, "x + y >= 1.9")
     record = run(Proposer(corner, seed=1), 30, lambda _, flags: Outcome("complete", number(flags, "x")))
     assert all(number(flags, "x") + number(flags, "y") >= 1.9 - 1e-9 for _, flags, _ in record)
+
+
+def test_one_and_true_stay_different_choices() -> None:
+    mixed = space({"x": {"type": "choice", "values": [4, 1, 2, True, None]}})
+    proposer = Proposer(mixed, seed=1)
+    record = run(proposer, 5, lambda *_: Outcome("complete", 1.0))
+    assert {str(flags["x"]) for _, flags, _ in record} == {"4", "1", "2", "True", "None"}
+    assert len({json.dumps(trial.params) for trial in proposer.seen()}) == 5
+
+
+def test_numbers_to_choose_from_are_put_in_order() -> None:
+    proposer = Proposer(space({"x": {"type": "choice", "values": [512, None, 64, 128]}}), seed=1)
+    for trial, value in enumerate([64, 128, 512, None]):
+        proposer.tell(trial, {"x": value}, Outcome("complete", 1.0))
+    assert [trial.params.get("x") for trial in proposer.seen()] == [0, 1, 2, None]
 
 
 def test_constraints_that_leave_nothing_are_the_users_mistake() -> None:
