@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 from sweep.atomic_file import write_atomically
 from sweep.errors import HostNotReady
@@ -181,6 +180,6 @@ def _read(path: Path) -> CommandHelp | None:
         options = [
             Option(**{**row, "aliases": tuple(row["aliases"]), "choices": tuple(row["choices"])}) for row in rows
         ]
-        return CommandHelp(MappingProxyType({option.name: option for option in options}))
+        return CommandHelp({option.name: option for option in options})
     except (OSError, ValueError, TypeError, KeyError):
         return None

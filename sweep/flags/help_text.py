@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 _OPTION_LINE = re.compile(r"^ {2}(--?[A-Za-z].*)$")
 _TEXT_LINE = re.compile(r"^ {3,}(\S.*)$")
@@ -60,7 +59,7 @@ def parse_help(text: str) -> CommandHelp:
     for invocation, words in _entries(text):
         if (option := _option(invocation, words)) is not None:
             options.setdefault(option.name, option)
-    return CommandHelp(MappingProxyType(options))
+    return CommandHelp(options)
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:

@@ -73,10 +73,10 @@ def _switch(flag: str, on: bool, option: Option | None) -> list[str]:
         return _pair(flag, "true" if on else "false")
     if on:
         return [f"--{flag}"]
-    if flag.startswith("no-"):
-        return [f"--{flag[3:]}"]
     if option is not None and not option.negatable:
         return []
+    if flag.startswith("no-"):
+        return [f"--{flag[3:]}"]
     return [f"--no-{flag}"]
 
 

@@ -87,7 +87,7 @@ class LoadJob:
     percentiles: tuple[float, ...]
     request_timeout_s: float
     min_success_share: float
-    flags: Mapping[str, FlagValue] = field(default_factory=lambda: MappingProxyType({}))
+    flags: Mapping[str, FlagValue] = field(default_factory=dict)
     startup_allowance_s: float = STARTUP_ALLOWANCE_S
     stop_timeout_s: float = 10.0
 
