@@ -28,7 +28,7 @@ if ! { [ -x "$python" ] && "$python" -c '' 2>/dev/null; }; then
 fi
 if ! grep -qsx "$stamp ${extras}" .venv/installed; then
     echo "scripts: installing .[${extras}] into .venv (minutes the first time)"
-    "$python" -m pip install --quiet --disable-pip-version-check --editable ".[${extras}]" 2> >(grep -v '^WARNING: Location' >&2)
+    "$python" -m pip install --quiet --quiet --disable-pip-version-check --editable ".[${extras}]"
     echo "$stamp ${extras}" >>.venv/installed
     # Whoever has the larger set has the smaller one, too.
     case "$extras" in *,*) echo "$stamp ${extras%%,*}" >>.venv/installed ;; esac
