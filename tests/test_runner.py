@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -47,37 +47,49 @@ class Bench:
 
     def run(self, fake: Mapping[str, Any] | None = None, **changes: Any) -> TrialOutcome:
         """One trial; `changes` are fields of the setup. Retries are off unless asked for."""
-        behaviour = {"ttft_ms": 2, "itl_ms": 0.2, "seed": 1, "dump_argv": str(self.folder / "argv.json"), **(fake or {})}
-        setup = dataclasses.replace(
-            self.setup,
-            **{
-                "folder": self.folder,
-                "served_name": self.folder.name,
-                "server_env": {"FAKE_VLLM": json.dumps(behaviour)},
-                "client_env": {"FAKE_VLLM": json.dumps(behaviour)},
-                "max_retries": 0,
-                **changes,
-            },
-        )
+        self.folder.mkdir()
+        behaviour = {
+            "ttft_ms": 2,
+            "itl_ms": 0.2,
+            "seed": 1,
+            "dump_argv": str(self.folder / "argv.json"),
+            **(fake or {}),
+        }
+        settings: dict[str, Any] = {
+            "folder": self.folder,
+            "served_name": self.folder.name,
+            "server_env": {"FAKE_VLLM": json.dumps(behaviour)},
+            "client_env": {"FAKE_VLLM": json.dumps(behaviour)},
+            "max_retries": 0,
+            **changes,
+        }
         spec = TrialSpec(0, TrialKind.BASELINE, FLAGS)
         with Gpus() as gpus:
-            outcome = run_trial(spec, setup, redactor=Redactor({}), gpus=gpus)
+            outcome = run_trial(spec, dataclasses.replace(self.setup, **settings), redactor=Redactor({}), gpus=gpus)
         self.assert_nothing_left()
         return outcome
 
     def assert_nothing_left(self) -> None:
+        """No process, no record of one, and a free port."""
+        # The folder's name stands on the command lines of server and client, and nowhere else.
         assert fake_study.processes_with(self.folder.name) == []
         assert list((self.folder / "processes").glob("*")) == []
-        argv = json.loads((self.folder / "argv.json").read_text())
-        assert port_free(argv[argv.index("--host") + 1], int(argv[argv.index("--port") + 1]))
+        assert port_free("127.0.0.1", int(self.argument("--port")))
+
+    def argument(self, flag: str) -> str:
+        """The value the last server was started with."""
+        argv: list[str] = json.loads((self.folder / "argv.json").read_text())
+        return argv[argv.index(flag) + 1]
+
+    def log(self, name: str) -> str:
+        """One of the trial's logs."""
+        return (self.folder / "logs" / "0000" / name).read_text()
 
 
 @pytest.fixture
-def bench(tmp_path: Path, shared: TrialSetup) -> Bench:
-    # The name occurs on the command lines of server and client, and nowhere else.
-    folder = tmp_path / f"trial-{tmp_path.name}-{id(tmp_path):x}"
-    folder.mkdir()
-    return Bench(folder, shared)
+def bench(tmp_path_factory: pytest.TempPathFactory, shared: TrialSetup) -> Bench:
+    folder = tmp_path_factory.mktemp("trial")
+    return Bench(folder / f"trial-{folder.parent.name}-{folder.name}", shared)
 
 
 def assert_failed(outcome: TrialOutcome) -> None:
@@ -93,8 +105,7 @@ def assert_failed(outcome: TrialOutcome) -> None:
 
 
 def test_good_trial(bench: Bench) -> None:
-    outcome = bench.run()
-    result = outcome.result
+    result = bench.run().result
     assert result.status is TrialStatus.COMPLETE
     assert result.failure is None
     assert result.attempts == 1
@@ -111,32 +122,17 @@ def test_good_trial(bench: Bench) -> None:
     phases = [event.phase for event in result.events if event.kind == "phase"]
     assert phases == [Phase.HOST, Phase.START, Phase.READY, Phase.WARMUP, Phase.LOAD, Phase.STOP]
     assert read_events(bench.folder / "logs" / "0000") == result.events
-
-
-def test_engine_own_view(bench: Bench) -> None:
-    result = bench.run({"prefix_caching": True}).result
+    # The engine's own view: one completion of readiness, the warm-up and the measured load; nothing else is sent.
     assert result.engine_config.block_size is not None
     assert result.engine_config.kv_tokens is not None
-    before, after = result.engine[0], result.engine[-1]
-    assert before.requests_finished is not None
-    assert after.requests_finished is not None
-    # The one completion of readiness, the warm-up and the measured load; nothing else is sent.
-    assert after.requests_finished == 1 + 2 + PROMPTS
-    assert after.generation_tokens == 1 + 2 * 4 + PROMPTS * 4
-
-
-def test_command_is_what_a_person_would_type(bench: Bench) -> None:
-    command = bench.run().result.command
-    words = command.split()
-    assert words[:3] == [sys.executable, fake_study.FAKE, "serve"]
-    assert "--max-num-seqs 64" in command
-    assert "--gpu-memory-utilization 0.8" in command
-    assert f"--served-model-name {bench.folder.name}" in command
-    assert "--port" not in words
-    assert "--host" not in words
-    real = json.loads((bench.folder / "argv.json").read_text())
-    assert words[3:] == [word for word in real if word in words[3:]]
-    assert real[real.index("--host") + 1] == "127.0.0.1"
+    assert result.engine[-1].requests_finished == 1 + 2 + PROMPTS
+    assert result.engine[-1].generation_tokens == 1 + 2 * 4 + PROMPTS * 4
+    # The command is one to paste: no address of ours.
+    shown = f"--gpu-memory-utilization 0.8 --served-model-name {bench.folder.name}"
+    assert result.command == (
+        f"{sys.executable} {fake_study.FAKE} serve {bench.setup.model} --max-model-len 4096 --max-num-seqs 64 {shown}"
+    )
+    assert bench.argument("--host") == "127.0.0.1"
 
 
 # What the fake does, changes of the setup, and the class and status that it must come to.
@@ -164,7 +160,12 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, TrialStatus]
     "latencies negative": ({"client": {"result": "negative"}}, {}, "client_error", FAILED),
     "latencies null": ({"client": {"result": "null"}}, {}, "client_error", FAILED),
     "client fails": ({"client": {"exit_code": 1}}, {}, "client_error", FAILED),
-    "a stream that never ends": ({"endless_stream_at": 5, "itl_ms": 50}, {"request_timeout_s": 1.0}, "client_error", FAILED),
+    "a stream that never ends": (
+        {"endless_stream_at": 5, "itl_ms": 50},
+        {"request_timeout_s": 1.0},
+        "client_error",
+        FAILED,
+    ),
     "a request without an answer": ({"hang_at": 5}, {"request_timeout_s": 1.0}, "client_error", FAILED),
     "start ends with an exit code": ({"exit_code": 3}, {}, "unknown", FAILED),
     "start refused by its flags": (
@@ -186,10 +187,30 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, TrialStatus]
 }
 
 
+@pytest.fixture(scope="module")
+def faults(
+    tmp_path_factory: pytest.TempPathFactory, shared: TrialSetup, request: pytest.FixtureRequest
+) -> Iterator[Mapping[str, Future[TrialOutcome]]]:
+    """The trials of the faults that are asked for, some at a time: most of each is waiting."""
+    folder = tmp_path_factory.mktemp("faults")
+    asked = [
+        str(item.callspec.params["name"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.originalname == "test_fault_is_a_failed_trial"
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        yield {
+            name: pool.submit(
+                Bench(folder / f"trial-{folder.parent.name}-{place:02}", shared).run, FAULTS[name][0], **FAULTS[name][1]
+            )
+            for place, name in enumerate(asked)
+        }
+
+
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_a_failed_trial(bench: Bench, name: str) -> None:
-    fake, changes, failure_class, status = FAULTS[name]
-    outcome = bench.run(fake, **changes)
+def test_fault_is_a_failed_trial(faults: Mapping[str, Future[TrialOutcome]], name: str) -> None:
+    outcome = faults[name].result()
+    _, _, failure_class, status = FAULTS[name]
     assert_failed(outcome)
     failure = outcome.result.failure
     assert failure is not None
@@ -197,3 +218,124 @@ def test_fault_is_a_failed_trial(bench: Bench, name: str) -> None:
     assert failure.informative_for_search is (status is INFEASIBLE)
     if failure_class is not None:
         assert failure.failure_class == failure_class
+
+
+def test_start_that_dies_is_noticed_at_once(bench: Bench) -> None:
+    result = bench.run({"exit_code": 1, "start_delay_s": 0.5}, startup_timeout_s=600.0).result
+    began = next(event.at_s for event in result.events if event.phase == Phase.START)
+    failed = next(event.at_s for event in result.events if event.kind == "failed")
+    assert 0.5 < failed - began < 10.0  # the interpreter's own start, on a busy machine; far from 600
+    assert result.failure is not None
+    assert result.failure.exit_code == 1
+
+
+def test_passing_fault_is_tried_again(bench: Bench) -> None:
+    launches = bench.folder.parent / "launches"
+    result = bench.run({"fail_first_launches": 2, "state": str(launches)}, max_retries=2).result
+    assert result.status is TrialStatus.COMPLETE
+    assert result.attempts == 3
+    assert launches.stat().st_size == 3
+    failed = [event.attempt for event in result.events if event.kind == "failed"]
+    assert failed == [1, 2]
+    assert len(result.requests) == PROMPTS
+    assert sorted(path.name for path in (bench.folder / "logs" / "0000").glob("server-*")) == [
+        "server-1.log",
+        "server-2.log",
+        "server-3.log",
+    ]
+
+
+def test_fault_of_the_flags_is_not_tried_again(bench: Bench) -> None:
+    launches = bench.folder.parent / "launches"
+    result = bench.run({"exit_code": 1, "log": "@oom_start", "state": str(launches)}, max_retries=5).result
+    assert result.attempts == 1
+    assert launches.stat().st_size == 1
+
+
+def test_failed_requests_above_the_floor_count_only_against_success(bench: Bench) -> None:
+    result = bench.run({"fail_share": 0.3, "seed": 4}, min_success_share=0.3).result
+    assert result.status is TrialStatus.COMPLETE
+    failed = [request for request in result.requests if request.error is not None]
+    assert 0 < len(failed) < PROMPTS
+    assert all(request.ttft_ms is None and request.e2el_ms is None and request.itl_ms == () for request in failed)
+    assert result.metrics is not None
+    assert result.load_s is not None
+    assert result.metrics["request_throughput_per_s"] == pytest.approx((PROMPTS - len(failed)) / result.load_s)
+
+
+def test_failed_requests_below_the_floor_fail_the_trial(bench: Bench) -> None:
+    outcome = bench.run({"fail_share": 0.3, "seed": 4})
+    assert_failed(outcome)
+    assert outcome.result.failure is not None
+    assert outcome.result.failure.failure_class == "client_error"
+
+
+def test_server_deaf_to_sigterm_is_killed(bench: Bench) -> None:
+    result = bench.run({"ignore_sigterm": True}, stop_timeout_s=0.5).result
+    assert result.status is TrialStatus.COMPLETE
+    stopped = next(event for event in result.events if event.kind == "stopped")
+    assert "killed" in stopped.detail
+
+
+@pytest.mark.parametrize("fake", [{}, {"exit_code": 1}], ids=["good trial", "failed start"])
+def test_grandchildren_do_not_survive(bench: Bench, fake: dict[str, Any]) -> None:
+    pid_file = bench.folder.parent / "pids.json"
+    spec = {"count": 2, "setsid": True, "ignore_sigterm": True, "clear_env": True, "pid_file": str(pid_file)}
+    result = bench.run({"grandchild": spec, **fake}, stop_timeout_s=0.5).result
+    assert (result.status is TrialStatus.COMPLETE) is (not fake)
+    pids = json.loads(pid_file.read_text())
+    assert len(pids) == 2
+    assert alive(pids) == []
+
+
+STALE = """
+import os, subprocess, sys
+# A server of an earlier night takes the port as soon as it is known; ours then never gets to answer.
+old = dict(os.environ, FAKE_VLLM='{"ttft_ms": 0}', VLLM_API_KEY="of-another-night")
+subprocess.Popen(sys.argv[1:], env=old, start_new_session=True)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_stale_server_is_never_measured(bench: Bench, shared: TrialSetup) -> None:
+    script = bench.folder.parent / "stale.py"
+    script.write_text(STALE)
+    outcome = bench.run(
+        {"no_listen": True},
+        server_command=(sys.executable, str(script), *shared.server_command),
+        startup_timeout_s=2.0,
+    )
+    assert_failed(outcome)
+    assert "another server" in next(event.detail for event in outcome.result.events if event.kind == "failed")
+    assert not (bench.folder / "logs" / "0000" / "client-1.log").exists()
+
+
+PLAIN = """
+import sys
+from pathlib import Path
+from sweep.config import load
+from sweep.gpu import Gpus
+from sweep.prepare import prepare
+from sweep.redact import Redactor
+from sweep.runner import run_trial
+from sweep.trial import TrialKind, TrialSpec
+path = Path(sys.argv[1])
+with Gpus() as gpus:
+    setup = prepare(load(path), path, path.parent / "alone", gpus).setup
+    spec = TrialSpec(0, TrialKind.BASELINE, {"max-num-seqs": 64, "gpu-memory-utilization": 0.8})
+    outcome = run_trial(spec, setup, redactor=Redactor({}), gpus=gpus)
+print(outcome.result.status, "ray" in sys.modules, "optuna" in sys.modules)
+"""
+
+
+def test_a_plain_script_runs_a_trial_without_ray(tmp_path: Path) -> None:
+    path = fake_study.write(tmp_path / "study.yaml", fake_study.study(tmp_path))
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN, str(path)],
+        env=fake_study.environment(XDG_CACHE_HOME=str(tmp_path / "cache")),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["complete", "False", "False"], done.stderr
