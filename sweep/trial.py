@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import MappingProxyType
 
 from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
 
@@ -61,8 +60,8 @@ class Score:
     """
 
     value: float | None
-    ratios: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    violations: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    ratios: Mapping[str, float] = field(default_factory=dict)
+    violations: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def feasible(self) -> bool:
