@@ -1,0 +1,231 @@
+"""Which trial runs next, and when a study ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from sweep.plan import StudyPlan, deadline_clock
+from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+
+BASELINE = {"max-num-seqs": 8}
+
+
+@dataclass
+class Queue:
+    """Proposes a fixed list of points, and remembers what it was asked and told."""
+
+    points: list[int]
+    asked: list[tuple[int, list[Flags]]] = field(default_factory=list)
+    heard: list[int] = field(default_factory=list)
+
+    def propose(self, number: int, pending: Sequence[Flags]) -> Flags | None:
+        self.asked.append((number, list(pending)))
+        return {"max-num-seqs": self.points.pop(0)} if self.points else None
+
+    def hear(self, finished: Finished) -> None:
+        self.heard.append(finished.number)
+
+
+def plan_of(trials: int, points: int = 100, **settings: object) -> StudyPlan:
+    return StudyPlan(Queue(list(range(100, 100 + points))), trials, BASELINE, **settings)  # type: ignore[arg-type]
+
+
+def done(spec: TrialSpec, status: TrialStatus = TrialStatus.COMPLETE, **facts: object) -> Finished:
+    metrics = {"p95_ttft_ms": 5.0} if status is TrialStatus.COMPLETE else None
+    score = 1.0 if status is TrialStatus.COMPLETE else None
+    return Finished(spec.number, spec.kind, spec.flags, status, score, metrics=metrics, **facts)  # type: ignore[arg-type]
+
+
+def failed(spec: TrialSpec, cause: str = "client_error", policy: str = "retry") -> Finished:
+    return done(
+        spec, TrialStatus.FAILED, failure_class=cause, failure_line="seen in the log", advice="do this", policy=policy
+    )
+
+
+def take(plan: StudyPlan) -> TrialSpec:
+    spec = plan.next()
+    assert spec is not None
+    return spec
+
+
+def ends(plan: StudyPlan) -> str:
+    """The reason with which the plan ends now."""
+    with pytest.raises(StopIteration):
+        plan.next()
+    assert plan.stop_reason is not None
+    return plan.stop_reason
+
+
+def test_baseline_first_and_alone_then_its_metrics_go_with_each_trial() -> None:
+    plan = plan_of(4, concurrent=3)
+    first = take(plan)
+    assert (first.number, first.kind, first.flags) == (0, TrialKind.BASELINE, BASELINE)
+    assert plan.next() is None
+    plan.hear(done(first))
+    others = [take(plan), take(plan), take(plan)]
+    assert [spec.number for spec in others] == [1, 2, 3]
+    assert all(spec.baseline_metrics == {"p95_ttft_ms": 5.0} for spec in others)
+    assert isinstance(plan.proposer, Queue)
+    assert plan.proposer.asked == [
+        (1, []),
+        (2, [{"max-num-seqs": 100}]),
+        (3, [{"max-num-seqs": n} for n in (100, 101)]),
+    ]
+
+
+def test_no_more_at_once_than_there_is_room_for() -> None:
+    plan = plan_of(9, concurrent=2)
+    plan.hear(done(take(plan)))
+    first, _ = take(plan), take(plan)
+    assert plan.next() is None
+    plan.hear(done(first))
+    assert take(plan).number == 3
+
+
+def test_ends_after_the_asked_trials_and_not_before_the_last_has_ended() -> None:
+    plan = plan_of(2, concurrent=2)
+    plan.hear(done(take(plan)))
+    last = take(plan)
+    assert plan.next() is None
+    plan.hear(done(last))
+    assert ends(plan) == "all trials done"
+    assert not plan.failed
+    assert isinstance(plan.proposer, Queue)
+    assert plan.proposer.heard == [0, 1]
+
+
+def test_ends_when_every_point_is_known() -> None:
+    plan = plan_of(9, points=1)
+    plan.hear(done(take(plan)))
+    plan.hear(done(take(plan)))
+    assert ends(plan) == "every combination of the search space is known"
+    assert not plan.failed
+
+
+@pytest.mark.parametrize("status", [TrialStatus.FAILED, TrialStatus.INFEASIBLE])
+def test_failed_baseline_ends_the_study_with_its_cause(status: TrialStatus) -> None:
+    plan = plan_of(40)
+    plan.hear(done(take(plan), status, failure_class="startup_oom", failure_line="CUDA out of memory", advice="less"))
+    assert ends(plan) == "the baseline failed: startup_oom - CUDA out of memory - less"
+    assert plan.failed
+
+
+def test_failed_baseline_of_an_earlier_run_ends_the_study_too() -> None:
+    plan = plan_of(40)
+    spec = TrialSpec(0, TrialKind.BASELINE, BASELINE)
+    plan.hear(failed(spec), earlier=True)
+    assert ends(plan).startswith("the baseline failed: client_error")
+    assert plan.failed
+
+
+def test_causes_that_are_not_the_flags_end_the_study_after_some_in_a_row() -> None:
+    plan = plan_of(40, stop_after_same_failure=3)
+    plan.hear(done(take(plan)))
+    plan.hear(failed(take(plan)))
+    plan.hear(failed(take(plan)))
+    plan.hear(done(take(plan)))  # one that works: the row is broken
+    plan.hear(failed(take(plan)))
+    plan.hear(failed(take(plan), "engine_died"))  # another cause: counted from one
+    plan.hear(failed(take(plan), "engine_died"))
+    assert plan.stop_reason is None
+    plan.hear(failed(take(plan), "engine_died"))
+    assert ends(plan).startswith("3 trials in a row failed of one cause that is not the flags: engine_died")
+    assert plan.failed
+
+
+def test_infeasible_flags_never_end_the_study() -> None:
+    plan = plan_of(12, stop_after_same_failure=2)
+    plan.hear(done(take(plan)))
+    for _ in range(11):
+        plan.hear(done(take(plan), TrialStatus.INFEASIBLE, failure_class="load_oom", informative_for_search=True))
+    assert ends(plan) == "all trials done"
+    assert not plan.failed
+
+
+@pytest.mark.parametrize("policy", ["stop_now", "host"])
+def test_what_needs_a_person_ends_the_study_at_once(policy: str) -> None:
+    plan = plan_of(40)
+    plan.hear(done(take(plan)))
+    plan.hear(failed(take(plan), "driver_error", policy))
+    assert ends(plan) == "driver_error - seen in the log - do this"
+    assert plan.failed
+
+
+def test_lost_trial_runs_again_with_the_same_flags_and_no_other_in_between() -> None:
+    plan = plan_of(4, max_lost=2)
+    plan.hear(done(take(plan)))
+    spec = take(plan)
+    assert plan.lost(spec.number)
+    assert plan.times_lost(spec.number) == 1
+    assert take(plan) is spec
+    assert plan.lost(spec.number)
+    assert take(plan) is spec
+    assert not plan.lost(spec.number)
+    assert plan.times_lost(spec.number) == 3
+    plan.hear(failed(spec))
+    assert take(plan).number == 2
+
+
+def test_trial_given_back_comes_first() -> None:
+    plan = plan_of(4)
+    spec = take(plan)
+    plan.give_back(spec)
+    assert not plan.live
+    assert take(plan) is spec
+
+
+def test_goes_on_where_an_earlier_run_stopped() -> None:
+    plan = plan_of(4)
+    plan.hear(done(TrialSpec(0, TrialKind.BASELINE, BASELINE)), earlier=True)
+    plan.hear(done(TrialSpec(2, TrialKind.SEARCH, {"max-num-seqs": 7})), earlier=True)
+    assert take(plan).number == 1  # was running when it was stopped
+    plan.hear(done(TrialSpec(1, TrialKind.SEARCH, {"max-num-seqs": 100})))
+    assert take(plan).number == 3
+
+
+class Clock:
+    """A budget that a test spends."""
+
+    left_s = 100.0
+
+    def __call__(self) -> float:
+        return self.left_s
+
+
+def test_no_trial_starts_that_would_end_too_late() -> None:
+    clock = Clock()
+    plan = plan_of(40, time_left_s=clock)
+    plan.hear(done(take(plan), total_s=30.0))
+    clock.left_s = 40.0
+    spec = take(plan)  # 30 s and a margin fit
+    clock.left_s = 30.0
+    plan.hear(done(spec, total_s=20.0))
+    assert "time" in ends(plan)  # the slowest of the last few counts, not the last
+    assert not plan.failed
+
+
+def test_time_kept_for_what_follows_is_not_spent_on_trials() -> None:
+    clock = Clock()
+    plan = plan_of(40, time_left_s=clock, reserve_s=50.0)
+    plan.hear(done(take(plan), total_s=30.0))
+    clock.left_s = 80.0
+    assert "time" in ends(plan)
+
+
+def test_time_that_is_out_launches_nothing() -> None:
+    assert "time" in ends(plan_of(40, time_left_s=lambda: 0.0))
+
+
+def test_expected_time_left() -> None:
+    plan = plan_of(5, concurrent=2)
+    assert plan.expected_left_s() is None
+    plan.hear(done(take(plan), total_s=10.0))
+    assert plan.expected_left_s() == pytest.approx(10.0 * 4 / 2)
+
+
+def test_deadline_clock_counts_down_from_its_start() -> None:
+    assert deadline_clock(None)() == float("inf")
+    assert 99.0 < deadline_clock(100.0)() <= 100.0
