@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -136,7 +137,8 @@ def trial_json(trial: StoredTrial) -> dict[str, Any]:
         "score": trial.score,
         "feasible": trial.feasible,
         "metrics": None if trial.metrics is None else dict(trial.metrics),
-        "violations": dict(trial.violations),
+        # Infinite where the metric of an SLO is missing; JSON has no word for that.
+        "violations": {name: v if math.isfinite(v) else None for name, v in trial.violations.items()},
         "failure_class": None if failure is None else failure.failure_class,
         "failure_phase": None if failure is None else failure.phase,
         "failure_line": None if failure is None else failure.line,

@@ -1,0 +1,237 @@
+"""What a person, or a script, sees of a study."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sweep.console import JsonView, LiveView, PlainView, print_final, print_json, trial_json, verdict_json
+from sweep.journal import Journal
+from sweep.recommend import Recommendation, Verdict, recommend
+from sweep.store import StoredTrial
+from sweep.trial import Failure, Finished, Phase, TrialKind, TrialSpec, TrialStatus
+
+COMMAND = "vllm serve model --max-num-seqs 64 --served-model-name toy --chat-template 'a file.jinja'"
+OOM = Failure("startup_oom", "startup", "CUDA out of memory.", "Lower it.", False, True, "infeasible", 1)
+
+
+def stored(number: int, score: float | None = 1.0, failure: Failure | None = None, **facts: Any) -> StoredTrial:
+    complete = failure is None
+    settings: dict[str, Any] = {
+        "number": number,
+        "kind": TrialKind.SEARCH if number else TrialKind.BASELINE,
+        "flags": {"max-num-seqs": 8 * 2**number, "gpu-memory-utilization": 0.9, "block-size": None},
+        "status": TrialStatus.COMPLETE if complete else TrialStatus.INFEASIBLE,
+        "metrics": {f"p{p}_{s}_ms": 10.0 * p for p in (95, 99) for s in ("ttft", "tpot", "itl", "e2el")}
+        if complete
+        else None,
+        "score": score if complete else None,
+        "feasible": complete or None,
+        "violations": {},
+        "failure": failure,
+        "attempts": 1,
+        "command": COMMAND,
+        "started_wall_s": 1.0,
+        "startup_s": 2.0,
+        "load_s": 3.0,
+        "total_s": 6.0,
+        **facts,
+    }
+    return StoredTrial(**settings)
+
+
+def finished(trial: StoredTrial) -> Finished:
+    return Finished(trial.number, trial.kind, trial.flags, trial.status, trial.score, trial.violations)
+
+
+def final(trials: list[StoredTrial], **facts: Any) -> list[str]:
+    """The lines of the final report in a pipe."""
+    out = io.StringIO()
+    found = recommend(finished(trial) for trial in trials)
+    settings: dict[str, Any] = {
+        "command": COMMAND if found.flags is not None else None,
+        "best_yaml": "results/night/best.yaml" if found.flags is not None else None,
+        "stop_reason": "all trials done",
+        "folder": "results/night",
+        **facts,
+    }
+    print_final(Console(file=out, width=180, markup=False, highlight=False), trials, found, **settings)
+    return out.getvalue().splitlines()
+
+
+class TestFinal:
+    def test_a_row_for_each_trial_with_flags_latencies_score_and_reason(self) -> None:
+        slow: dict[str, Any] = {"violations": {"p95_ttft_ms": 0.5, "p95_tpot_ms": -0.5}}
+        lines = final([stored(0), stored(1, 0.8), stored(2, failure=OOM), stored(3, 0.7, **slow)])
+        rows = {words[0]: " ".join(words) for line in lines if (words := line.split()) and words[0].isdigit()}
+        assert list(rows) == ["0", "1", "2", "3"]
+        assert rows["0"] == "0 8 0.9 - " + "950 / 990 " * 4 + "1.000 baseline, complete"
+        assert rows["1"].startswith("1 * 16 0.9 - 950 / 990")
+        assert rows["1"].endswith("0.800 complete")
+        assert rows["2"] == "2 32 0.9 - infeasible; startup_oom in startup"
+        assert rows["3"].endswith("0.700 complete; SLO broken: p95_ttft_ms")
+
+    def test_the_command_is_one_line_to_paste_and_the_change_is_said(self) -> None:
+        lines = final([stored(0), stored(1, 0.8)])
+        assert COMMAND in lines
+        assert "Changed: max-num-seqs 8 -> 16" in lines
+        assert "As a file: vllm serve --config results/night/best.yaml" in lines
+        assert any("20.0% better than the baseline" in line for line in lines)
+
+    def test_keep_your_flags(self) -> None:
+        lines = final([stored(0), stored(1, 1.4)])
+        assert any("Keep your flags" in line for line in lines)
+        assert not any(line.startswith("Changed") for line in lines)
+        assert COMMAND in lines
+
+    def test_everything_failed_shows_causes_and_the_stop_reason_last(self) -> None:
+        other = dataclasses.replace(OOM, failure_class="engine_died", line=None)
+        lines = final([stored(0, failure=OOM), stored(1, failure=other), stored(2, failure=OOM)], stop_reason="why")
+        text = "\n".join(lines)
+        assert "Causes of failure" in text
+        times = [line.split()[:2] for line in lines if line.strip().startswith(("1 ", "2 ")) and "Lower it." in line]
+        assert times == [["2", "startup_oom"], ["1", "engine_died"]]
+        assert lines[-1] == "why"
+        assert COMMAND not in text
+
+    def test_no_causes_table_where_something_was_measured(self) -> None:
+        assert "Causes of failure" not in "\n".join(final([stored(0), stored(1, failure=OOM)]))
+
+    def test_a_remark_of_all_trials_is_said_once(self) -> None:
+        lines = final([stored(0, remarks=("few samples", "odd")), stored(1, remarks=("few samples",))])
+        assert [line for line in lines if "few" in line] == ["all trials: few samples"]
+        assert "trial 0: odd" in lines
+
+    def test_words_of_a_log_are_not_taken_for_markup(self) -> None:
+        odd = dataclasses.replace(OOM, line="bad [/red] and [bold]", failure_class="other")
+        assert any("bad [/red] and [bold]" in line for line in final([stored(0, failure=odd)]))
+
+    def test_nothing_stored_is_still_a_report(self) -> None:
+        assert final([], stop_reason="stopped by SIGINT")[-1] == "stopped by SIGINT"
+
+
+class TestJson:
+    def test_one_object_with_flags_metrics_and_cause(self) -> None:
+        good, bad = trial_json(stored(1, 0.8)), trial_json(stored(2, failure=OOM))
+        assert (good["trial"], good["status"], good["score"], good["failure_class"]) == (1, "complete", 0.8, None)
+        assert good["flags"] == {"max-num-seqs": 16, "gpu-memory-utilization": 0.9, "block-size": None}
+        assert good["metrics"]["p95_ttft_ms"] == 950.0
+        assert (bad["metrics"], bad["failure_class"], bad["failure_line"]) == (
+            None,
+            "startup_oom",
+            "CUDA out of memory.",
+        )
+        assert good.keys() == bad.keys()
+
+    def test_a_missing_metric_of_an_slo_is_json_too(self, capsys: pytest.CaptureFixture[str]) -> None:
+        trial = stored(1, None, violations={"p95_tpot_ms": float("inf"), "p95_ttft_ms": -0.5})
+        print_json(trial_json(trial))
+        assert json.loads(capsys.readouterr().out)["violations"] == {"p95_tpot_ms": None, "p95_ttft_ms": -0.5}
+
+    def test_the_verdict(self) -> None:
+        found = recommend([finished(stored(0)), finished(stored(1, 0.8))])
+        verdict = verdict_json(found, study="night", trials=2, command=COMMAND, stop_reason="all trials done")
+        assert (verdict["verdict"], verdict["trial"], verdict["confirmed"]) == ("better", 1, False)
+        assert verdict["gain_share"] == pytest.approx(0.2)
+        assert verdict["command"] == COMMAND
+        nothing = Recommendation(Verdict.ALL_FAILED, None, None, None, None, "No trial could be measured.")
+        assert verdict_json(nothing, study="n", trials=1, command=None, stop_reason="x")["verdict"] == "all failed"
+
+
+def journal(folder: Path, number: int) -> Journal:
+    return Journal(folder / str(number), number, redact=str)
+
+
+SPEC = TrialSpec(1, TrialKind.SEARCH, {"max-num-seqs": 16, "block-size": None})
+
+
+class TestPlainView:
+    def test_lines_for_start_phases_and_end(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        view = PlainView(lambda number: tmp_path / str(number))
+        trial = journal(tmp_path, 1)
+        view.started(SPEC)
+        trial.enter(Phase.START)
+        view._tick()
+        view._tick()  # nothing new: no line
+        trial.begin_attempt(2)
+        trial.enter(Phase.START)
+        view._tick()
+        trial.enter(Phase.LOAD, total=60)
+        view._tick()
+        trial.advance(30)
+        view._tick()  # counts would flood a log file
+        view.ended(Finished(1, TrialKind.SEARCH, SPEC.flags, TrialStatus.COMPLETE, 0.875, {"p95_ttft_ms": 0.1}))
+        trial.enter(Phase.STOP)
+        view._tick()  # it has ended
+        assert capsys.readouterr().out.splitlines() == [
+            "trial 1 search: max-num-seqs=16 block-size=(vLLM)",
+            "trial 1 start",
+            "trial 1 start (attempt 2)",
+            "trial 1 load (attempt 2)",
+            "trial 1 done: score 0.875, breaks the SLO on p95_ttft_ms",
+        ]
+
+    def test_a_failure_says_its_cause(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        view = PlainView(lambda number: tmp_path / str(number))
+        view.started(SPEC)
+        view.ended(
+            Finished(
+                1,
+                TrialKind.SEARCH,
+                SPEC.flags,
+                TrialStatus.INFEASIBLE,
+                failure_class="startup_oom",
+                failure_line="CUDA out of memory.",
+            )
+        )
+        assert capsys.readouterr().out.splitlines()[-1] == "trial 1 done: infeasible (startup_oom: CUDA out of memory.)"
+
+    def test_json_keeps_notices_off_standard_output(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        with JsonView(lambda number: tmp_path / str(number), lambda done: {"trial": done.number}) as view:
+            view.started(SPEC)
+            view.say("a notice")
+            view.ended(Finished(1, TrialKind.SEARCH, SPEC.flags, TrialStatus.COMPLETE, 0.9))
+        captured = capsys.readouterr()
+        assert captured.out == '{"trial": 1}\n'
+        assert captured.err.splitlines() == ["trial 1 search: max-num-seqs=16 block-size=(vLLM)", "a notice"]
+
+
+class TestLiveView:
+    def shown(self, folder: Path) -> str:
+        """What a terminal shows while a trial is in the middle of its load."""
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, width=120, color_system=None, markup=False, highlight=False)
+        view = LiveView(
+            lambda number: folder / str(number), console, trials=6, best=lambda: "BEST", time_left_s=lambda: 125.0
+        )
+        view.started(SPEC)
+        trial = journal(folder, 1)
+        trial.enter(Phase.LOAD, total=200)
+        trial.advance(43)
+        view._watched.poll()
+        console.print(view._render())
+        return out.getvalue()
+
+    def test_trial_flags_phase_best_and_time_left(self, tmp_path: Path) -> None:
+        text = self.shown(tmp_path)
+        assert "load 43/200" in text
+        assert "max-num-seqs=16 block-size=(vLLM)" in text
+        assert "0 of 6 trials done" in text
+        assert "about 2 min 05 s left" in text
+        assert "BEST" in text
+
+    def test_view_that_runs_leaves_the_ended_trials_on_the_terminal(self, tmp_path: Path) -> None:
+        out = io.StringIO()
+        console = Console(file=out, force_terminal=True, width=120, color_system=None, markup=False, highlight=False)
+        with LiveView(
+            lambda number: tmp_path / str(number), console, trials=1, best=lambda: "BEST", time_left_s=lambda: None
+        ) as view:
+            view.started(SPEC)
+            view.ended(Finished(1, TrialKind.SEARCH, SPEC.flags, TrialStatus.COMPLETE, 0.9))
+        assert "trial 1: score 0.900   max-num-seqs=16 block-size=(vLLM)" in out.getvalue()
