@@ -1,55 +1,174 @@
-"""Ray: started here or joined, quietly, and what it has room for."""
+"""Ray: started here or joined, quietly, watched while it runs, and what it has room for."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
+import socket
+import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
-from sweep.errors import HostError
+from sweep.errors import ClusterLost, HostError
 
-# Ray would otherwise print progress tables, write loggers' files for every trial and report its use.
+# Ray would otherwise print progress tables and tracebacks, write loggers' files for every trial and report its use.
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "RAY_DEDUP_LOGS": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
+# Trials pass a few kilobytes through Ray; its default is a third of the machine's memory.
+_OBJECT_STORE_BYTES = 100 << 20
+_LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
+# So often the main thread is called before it counts as stuck inside Ray.
+_CALLS = 5
+
+
+class _Gone(BaseException):
+    """Raised in the main thread, wherever it is: not an Exception, or Ray would take it for a fault of a trial."""
 
 
 @contextmanager
-def ray_cluster(address: str | None, *, gpus: int | None = None) -> Iterator[None]:
+def ray_cluster(
+    address: str | None,
+    *,
+    messages: Path,
+    when_stuck: Callable[[ClusterLost], object],
+    gpus: int | None = None,
+) -> Iterator[None]:
     """Ray for the duration: a local one, or the cluster at `address`. `gpus`: how many a local one is to claim.
 
-    Raises HostError when it cannot be had.
+    What Ray wants to say to the terminal goes to the file `messages`. Raises HostError when Ray cannot be had, and
+    ClusterLost as soon as it is gone. Where the main thread hangs inside Ray, `when_stuck` is called from another
+    thread, to say what is left to say; then the process ends with exit code 1.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
-    logging.getLogger("ray").setLevel(logging.ERROR)
+    _divert_messages(messages)
     # Of Ray's own making, and nothing a person could act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
     try:
         ray.init(
             address=address or "local",
             num_gpus=gpus if address is None else None,
+            object_store_memory=_OBJECT_STORE_BYTES if address is None else None,
             include_dashboard=False if address is None else None,
             log_to_driver=False,
-            logging_level=logging.ERROR,
+            logging_level=logging.CRITICAL,
         )
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = f"no Ray cluster at {address}" if address else "Ray does not start here"
-        raise HostError(f"{where}: {str(error).strip().splitlines()[0]}") from None
+        raise HostError(f"{where}: {first_line(error)}") from None
     try:
-        yield
+        with _watched(_symptom_of(address), when_stuck):
+            yield
     finally:
         ray.shutdown()
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of Ray says in one line; its messages go on for pages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def _divert_messages(log: Path) -> None:
+    """Ray prints on standard output what its processes report, among it that a worker was ended for want of memory."""
+    from ray._private import worker
+
+    def keep(data: Mapping[str, Any], ignore_prefix: bool = False) -> None:
+        del ignore_prefix
+        with contextlib.suppress(OSError), log.open("a", encoding="utf-8") as file:
+            file.write("\n".join([*data.get("lines", ()), ""]))
+
+    worker.print_to_stdstream = keep
+
+
+@contextmanager
+def _watched(symptom: Callable[[], str | None], when_stuck: Callable[[ClusterLost], object]) -> Iterator[None]:
+    """Raise ClusterLost at the end, which comes as soon as `symptom` has named some trouble a few times in a row.
+
+    Ray itself tells a driver nothing for a minute and then ends its process from below, without a word to Python.
+    """
+    over, found = threading.Event(), [""]
+    main = threading.main_thread().ident
+
+    def look() -> None:
+        count = 0
+        while not over.wait(_LOOK_EVERY_S):
+            trouble = symptom()
+            count = count + 1 if trouble else 0
+            if trouble and count >= _LOOKS_UNTIL_LOST:
+                found[0] = f"Ray is gone: {trouble}"
+                break
+        for _ in range(_CALLS):
+            if over.is_set() or main is None:
+                return
+            signal.pthread_kill(main, signal.SIGUSR1)
+            over.wait(_LOOK_EVERY_S)
+        if not over.is_set():
+            when_stuck(ClusterLost(found[0]))
+            sys.stdout.flush()
+            os._exit(1)
+
+    def gone(_number: int, _frame: FrameType | None) -> None:
+        if not over.is_set():
+            raise _Gone
+
+    before = signal.signal(signal.SIGUSR1, gone)
+    watch = threading.Thread(target=look, name="ray-watch", daemon=True)
+    watch.start()
+    try:
+        yield
+    except (_Gone, Exception):
+        over.set()
+        if not found[0]:
+            raise
+    finally:
+        over.set()
+        signal.signal(signal.SIGUSR1, before)
+    if found[0]:
+        raise ClusterLost(found[0])
+
+
+def _symptom_of(address: str | None) -> Callable[[], str | None]:
+    """What looks whether Ray is there: its control service answers, and the processes of a local one live."""
+    import ray
+    from ray._private import worker
+
+    host, _, port = ray.get_runtime_context().gcs_address.rpartition(":")
+    node = getattr(worker, "_global_node", None) if address is None else None
+    started = [(kind, info.process) for kind, infos in getattr(node, "all_processes", {}).items() for info in infos]
+    needed = [(kind, process) for kind, process in started if kind in ("raylet", "gcs_server")]
+
+    def symptom() -> str | None:
+        for kind, process in needed:
+            if process.poll() is not None:
+                return f"its process {kind} ended with exit code {process.returncode}"
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_WAIT_S):
+                pass
+        except OSError as error:
+            return f"nothing answers at {host}:{port} ({error.strerror or error})"
+        if address is not None and not any(one["Alive"] for one in ray.nodes()):  # type: ignore[no-untyped-call]
+            return f"the cluster at {host}:{port} has lost its last node"
+        return None
+
+    return symptom
 
 
 def room_for(gpus: int, cpus: float, asked: int | None) -> int:

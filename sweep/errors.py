@@ -6,6 +6,7 @@ SweepError
     DatasetError         a prompt file: carries path and row or position
     FlagError            a flag that the installed vLLM does not know
     HostError            vLLM missing, folder not writable, study locked ...
+  ClusterLost          Ray ended in mid-study: the study stops, exit code 1, what is stored stays
   TrialError           one trial went wrong: becomes a status, never a traceback
     ServerDied           the server process ended: carries the exit code
     ServerNotReady       alive, but not serving within its time
@@ -51,6 +52,10 @@ class FlagError(UserError):
 
 class HostError(UserError):
     """Something on this machine stands in the way: vLLM missing, a folder not writable, a locked study."""
+
+
+class ClusterLost(SweepError):
+    """Ray is gone in mid-study. `str()` is the one line shown."""
 
 
 class TrialError(SweepError):

@@ -29,11 +29,14 @@ class Progress:
 
 
 class Journal:
-    """The story of one trial over all its attempts. Every string passes `redact` before it is written."""
+    """The story of one trial over all its attempts, those of a worker or a study that was killed included.
+
+    Every string passes `redact` before it is written.
+    """
 
     def __init__(self, folder: Path, number: int, *, redact: Callable[[str], str]) -> None:
-        self.events: list[Event] = []
-        self.attempt = 1
+        self.events: list[Event] = list(read_events(folder))
+        self.attempt = self.attempts_before = max((event.attempt for event in self.events), default=0)
         self.phase = ""
         self._folder, self._number, self._redact = folder, number, redact
         self._began_s = time.monotonic()

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ray import tune
+from ray.exceptions import RayError
+from ray.tune.error import TuneError
 
-from sweep.atomic_file import write_atomically
+from sweep.atomic_file import WriteFailed, write_atomically
+from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.console import View
+from sweep.errors import ClusterLost, HostNotReady, UserError
 from sweep.flags import printable
 from sweep.gpu import Gpus
 from sweep.journal import read_events
@@ -26,7 +32,7 @@ from sweep.records import EngineConfig
 from sweep.runner import TrialOutcome
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.store import StoredTrial, read_trials
+from sweep.store import StoredTrial, read_trials, set_aside_trial
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, finished_of, trial
 from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
@@ -98,14 +104,55 @@ def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
     return tuple(known)
 
 
+def check_record(prepared: Prepared) -> Iterator[str]:
+    """What the fingerprint does not see of a study that goes on: today's flags and the names that are searched.
+
+    Scores are ratios to trial 0. One that failed is set aside and measured again, since whoever types the command once
+    more has mended its cause; one that was measured must be that of today's flags. Yields a line for each file that is
+    moved. Raises UserError.
+    """
+    folder, config = prepared.setup.folder, prepared.config
+    stored = {one.number: one for one in read_trials(folder)}
+    baseline = stored.pop(0, None)
+    if baseline is not None and baseline.metrics is None and not stored:
+        yield from set_aside_trial(folder, 0, "is of a baseline that failed and is measured again")
+        return
+    today = config.baseline_flags()
+    if baseline is not None:
+        names = sorted({*today, *baseline.flags})
+        changed = [n for n in names if not same_flag(today.get(n), baseline.flags.get(n))]
+        if changed:
+            was = ", ".join(f"{n}: was {baseline.flags.get(n)}, is now {today.get(n)}" for n in changed)
+            raise UserError(
+                f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
+                "Put it back, or take another study name"
+            )
+    for one in stored.values():
+        gone = [n for n, value in one.flags.items() if n not in today and value is not None]
+        if gone:
+            raise UserError(
+                f"search_space: {gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
+                "Put it back (with one value, if you like), or take another study name"
+            )
+
+
+def same_flag(one: object, other: object) -> bool:
+    """Whether two values of a flag are the same on a command line: 1 is not true, but 8 is 8.0."""
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
+
+
 def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gpus, view: View) -> StudyOutcome:
-    """Run what the plan still wants on the Ray that is up; everything is stored when this returns."""
+    """Run what the plan still wants on the Ray that is up; everything is stored when this returns.
+
+    Raises ClusterLost when Ray fails; what was measured until then is stored, too.
+    """
     devices = gpus.devices if prepared.setup.uses_gpus else ()
     worker = Worker(
         setup=prepared.setup,
         schema=prepared.schema,
         metadata=prepared.fingerprint.as_metadata(),
         resting=gpus.baseline(devices),
+        holder=folder.holder(folder.path),
     )
 
     def recover(spec: TrialSpec) -> Finished | None:
@@ -119,14 +166,20 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
         on_end=view.ended,
         recover=recover,
         on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
-        give_up=lambda spec: _store_lost(spec, prepared, worker),
+        give_up=lambda spec: store_lost(spec, worker),
     )
     trainable = tune.with_resources(
         tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)
     )
     tuner = tune.Tuner(
         trainable,
-        tune_config=tune.TuneConfig(search_alg=searcher, num_samples=-1),
+        tune_config=tune.TuneConfig(
+            search_alg=searcher,
+            num_samples=-1,
+            reuse_actors=True,  # a worker's start costs seconds and nothing of a trial stays in it
+            trial_name_creator=_trial_name,
+            trial_dirname_creator=_trial_name,
+        ),
         run_config=tune.RunConfig(
             name=time.strftime("%Y%m%d-%H%M%S"),
             storage_path=str(folder.ray.absolute()),
@@ -135,8 +188,19 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
             callbacks=[],
         ),
     )
-    tuner.fit()
+    try:
+        tuner.fit()
+    except (RayError, TuneError, RuntimeError, OSError) as error:
+        # The last two: what Ray raises when its own files or processes fail it. Ours do not pass through here.
+        raise ClusterLost(f"Ray Tune gave up: {first_line(error)}") from error
+    if plan.stop_reason is None:
+        raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
+
+
+def _trial_name(ray_trial: Any) -> str:
+    """Ray's own names spell out the whole configuration: too long for some file systems."""
+    return f"{ray_trial.config[SPEC]['number']:04d}-{ray_trial.trial_id}"
 
 
 def _resources(config: StudyConfig, trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -163,7 +227,8 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
     command = best_yaml = None
     if recommendation.flags is not None:
         command = printable(prepared.setup.pasteable_argv(recommendation.flags))
-        best_yaml = write_best_yaml(prepared, recommendation.flags, recommendation.sentence)
+        with contextlib.suppress(WriteFailed):  # a full disk: the command is shown all the same
+            best_yaml = write_best_yaml(prepared, recommendation.flags, recommendation.sentence)
     return StudyOutcome(read_trials(prepared.setup.folder), recommendation, command, best_yaml, stop_reason, failed)
 
 
@@ -182,9 +247,9 @@ def write_best_yaml(prepared: Prepared, flags: Flags, sentence: str) -> Path:
     return path
 
 
-def _store_lost(spec: TrialSpec, prepared: Prepared, worker: Worker) -> Finished:
+def store_lost(spec: TrialSpec, worker: Worker) -> Finished:
     """The row of a trial whose workers died every time: no verdict on its flags."""
-    events = read_events(prepared.setup.log_folder(spec.number))
+    events = read_events(worker.setup.log_folder(spec.number))
     failure = Failure(
         failure_class="other",
         phase="host",
@@ -194,6 +259,7 @@ def _store_lost(spec: TrialSpec, prepared: Prepared, worker: Worker) -> Finished
         informative_for_search=False,
         policy="retry",
     )
+    began_wall_s = min((event.wall_s for event in events), default=time.time())
     result = TrialResult(
         spec=spec,
         status=TrialStatus.FAILED,
@@ -204,13 +270,18 @@ def _store_lost(spec: TrialSpec, prepared: Prepared, worker: Worker) -> Finished
         engine=(),
         engine_config=EngineConfig(),
         events=events,
-        command="",
+        command=printable(worker.setup.pasteable_argv(spec.flags)),
         attempts=max((event.attempt for event in events), default=1),
-        started_wall_s=min((event.wall_s for event in events), default=time.time()),
+        started_wall_s=began_wall_s,
         startup_s=None,
         load_s=None,
-        total_s=0.0,
+        total_s=max(0.0, time.time() - began_wall_s),
     )
-    outcome = TrialOutcome(result, {}, ())
-    worker.store().append(result, engine_summary={})
-    return finished_of(outcome)
+    finished = finished_of(TrialOutcome(result, {}, ()))
+    try:
+        worker.store().append(result, engine_summary={})
+    except HostNotReady as error:
+        return dataclasses.replace(
+            finished, failure_line=str(error), advice="make room, then type the same command again", policy="stop_now"
+        )
+    return finished

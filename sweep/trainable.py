@@ -14,18 +14,23 @@ from sweep.gpu import DeviceMemory, Gpus
 from sweep.redact import Redactor
 from sweep.runner import TrialOutcome, TrialSetup, run_trial
 from sweep.store import Schema, Store
+from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, TrialStatus
 from sweep.wire import RESULT, SPEC, finished_to_result, spec_from_config
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """What every worker gets beside its trial. `resting`: memory of the devices before the study."""
+    """What every worker gets beside its trial.
+
+    `resting`: memory of the devices before the study. `holder`: who holds the study, see `StudyFolder.holder`.
+    """
 
     setup: TrialSetup
     schema: Schema
     metadata: Mapping[str, str]
     resting: tuple[DeviceMemory, ...]
+    holder: str
 
     def redactor(self) -> Redactor:
         """Made where it is used: the environment's secrets do not travel."""
@@ -37,7 +42,10 @@ class Worker:
 
 
 def trial(config: dict[str, Any], worker: Worker) -> None:
-    """Run the trial of `config`, store it, report it."""
+    """Run the trial of `config`, store it, report it.
+
+    Nothing is stored for a driver that no longer holds the study: the next one runs this trial itself.
+    """
     spec, first_attempt = spec_from_config(config[SPEC])
     try:
         store = worker.store()
@@ -51,10 +59,13 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
                 resting=worker.resting,
                 first_attempt=first_attempt,
             )
+        if StudyFolder.holder(worker.setup.folder) != worker.holder:
+            return
         store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
         finished = finished_of(outcome)
-    except HostNotReady as error:
-        # Not on disk: not measured. The study stops, and the next start runs this trial again.
+    except (HostNotReady, OSError) as error:
+        # Not on disk: not measured. The study stops, and the next start runs this trial again. An OSError is that of a
+        # log or journal; everything else of a trial ends as its status.
         finished = Finished(
             number=spec.number,
             kind=spec.kind,

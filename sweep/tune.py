@@ -20,14 +20,14 @@ from sweep.cluster import ray_cluster, room_for
 from sweep.config import StudyConfig, load, parse_duration_s
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
 from sweep.dry_run import print_dry_run
-from sweep.errors import UserError
+from sweep.errors import ClusterLost, UserError
 from sweep.gpu import Gpus
 from sweep.plan import StudyPlan, deadline_clock
 from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
 from sweep.recommend import Verdict, recommend
 from sweep.store import read_trials, set_aside_broken
-from sweep.study import StudyOutcome, anything_left, conclude, make_plan, run_study
+from sweep.study import StudyOutcome, anything_left, check_record, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
 
@@ -126,12 +126,15 @@ def _say_notices(notices: Console, prepared: Prepared) -> None:
 
 def _take_over(prepared: Prepared, folder: StudyFolder) -> Iterator[str]:
     """Clear up after an earlier run of this study, and refuse what cannot be compared with it."""
-    for leftover in end_leftovers(folder.processes):
+    # The study is ours alone: whoever still owns a server of it is a worker whose driver is gone.
+    for leftover in end_leftovers(folder.processes, even_owned=True):
         if leftover.ended or leftover.left:
             yield f"left behind by an earlier run and ended: processes {', '.join(map(str, leftover.ended)) or 'none'}"
         if leftover.left:
             yield f"could not be ended: processes {', '.join(map(str, leftover.left))}"
+    folder.clear_ray()
     yield from set_aside_broken(folder.path)
+    yield from check_record(prepared)
     yield from folder.adopt(prepared.fingerprint, prepared.config.model_dump(mode="json"), prepared.redactor)
 
 
@@ -151,8 +154,15 @@ def _night(
         notices.print(f"going on: {len(plan.finished)} of {config.study.trials} trials are stored")
     if not anything_left(plan):
         return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
+
+    def lost_ray(lost: ClusterLost) -> int:
+        _wait_for_servers(folder)
+        reason = f"{lost}; everything measured is kept, type the same command to go on"
+        return _finish(prepared, conclude(prepared, reason, failed=True), as_json=as_json)
+
+    messages = folder.path / "logs" / "ray.log"
     try:
-        with ray_cluster(address):
+        with ray_cluster(address, messages=messages, when_stuck=lost_ray):
             needed = config.most_gpus()
             plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
             with _view(prepared, folder, plan, as_json=as_json) as view:
@@ -161,6 +171,10 @@ def _night(
         _wait_for_servers(folder)
         _finish(prepared, conclude(prepared, f"stopped by {stopped}", failed=False), as_json=as_json)
         raise
+    except ClusterLost as lost:
+        return lost_ray(lost)
+    if not outcome.failed:
+        folder.clear_ray()
     return _finish(prepared, outcome, as_json=as_json)
 
 
@@ -217,7 +231,7 @@ def _wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
     until = time.monotonic() + within_s
     while any(folder.processes.glob("*.json")) and time.monotonic() < until:
         time.sleep(0.1)
-    end_leftovers(folder.processes)
+    end_leftovers(folder.processes, even_owned=True)
 
 
 @contextlib.contextmanager

@@ -41,12 +41,16 @@ def run_trial(
     """Run a trial to its end. `resting` is the devices' memory before the study.
 
     Passing faults are tried again at the same flags, `setup.max_retries` times; everything else is decided by the first
-    attempt. `first_attempt` counts on from attempts whose worker died.
+    attempt. Attempts that were killed before count on and stay in the events, but use up no retry; `first_attempt` is
+    for those of them that left no trace.
     """
     began_wall_s, began_s = time.time(), time.monotonic()
     journal = Journal(setup.log_folder(spec.number), spec.number, redact=redactor.text)
     telemetry: list[TelemetryRow] = []
     disturbed_before = False
+    first_attempt = max(first_attempt, journal.attempts_before + 1)
+    if journal.attempts_before:
+        journal.note("cut short", f"attempt {journal.attempts_before} did not end as it should; once more")
     attempt = first_attempt
     while True:
         journal.begin_attempt(attempt)
@@ -56,7 +60,7 @@ def run_trial(
         if outcome.load is not None and disturbances and not disturbed_before:
             disturbed_before = True
             journal.note("disturbed", "; ".join(disturbances))
-        elif not _again(outcome.failure, attempt, setup.max_retries):
+        elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
             break
         else:
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
@@ -66,8 +70,8 @@ def run_trial(
     return TrialOutcome(result, asdict(summarize_engine(outcome.engine)), tuple(telemetry))
 
 
-def _again(failure: Diagnosis | None, attempt: int, max_retries: int) -> bool:
-    return failure is not None and failure.policy is Policy.RETRY and attempt <= max_retries
+def _again(failure: Diagnosis | None, tries: int, max_retries: int) -> bool:
+    return failure is not None and failure.policy is Policy.RETRY and tries <= max_retries
 
 
 def _result(

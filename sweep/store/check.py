@@ -38,6 +38,15 @@ def set_aside_broken(folder: Path) -> tuple[str, ...]:
     return tuple(lines)
 
 
+def set_aside_trial(folder: Path, number: int, why: str) -> tuple[str, ...]:
+    """Move a whole trial out of the tables, as if it had not run; one line for each file, `FILE {why}; set aside ...`.
+
+    Its row in `trials` goes first: without it the others do not count. Raises HostError when a file cannot be moved.
+    """
+    paths = [(table, trial_file(folder, table, number)) for table in reversed(TABLES)]
+    return tuple(_move(folder, _Finding(path, table, why)) for table, path in paths if path.exists())
+
+
 def _broken_files(folder: Path, table: str) -> Iterator[_Finding]:
     for path in _entries(folder / table):
         if path.name.endswith(TEMPORARY_SUFFIX):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import re
+import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,6 +84,14 @@ class StudyFolder:
             raise HostError(str(error)) from error
         return remarks
 
+    @staticmethod
+    def holder(path: Path) -> str:
+        """Words that stand for the process that last took the study at `path`: the same as long as no other takes it.
+
+        For workers that may outlive it: what they measured for a holder that is no more must not be stored.
+        """
+        return Lock.content(path)
+
     def log_folder(self, number: int) -> Path:
         """`logs/NNNN`, made where it is missing: the logs of one trial. Raises HostError when it cannot be made."""
         path = self.path / "logs" / f"{number:04d}"
@@ -106,6 +115,11 @@ class StudyFolder:
     def ray(self) -> Path:
         """What Ray Tune writes for itself."""
         return self.path / "ray"
+
+    def clear_ray(self) -> None:
+        """Remove what Ray Tune wrote in earlier runs; what cannot be removed stays."""
+        for entry in self.ray.iterdir():
+            shutil.rmtree(entry, ignore_errors=True)
 
     def close(self) -> None:
         """Give the study up; may be repeated."""

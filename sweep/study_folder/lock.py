@@ -87,6 +87,16 @@ class Lock:
                 os.close(descriptor)
             return cls(None, path)
 
+    @staticmethod
+    def content(folder: Path) -> str:
+        """What the last holder wrote of itself; empty when there is nothing to read."""
+        for name in ("lock.holder", "lock"):
+            try:
+                return (folder / name).read_text(errors="replace")
+            except OSError:
+                continue
+        return ""
+
     def release(self) -> None:
         """Let go; may be repeated."""
         descriptor, marker = self._descriptor, self._marker
