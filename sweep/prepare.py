@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep.config import StudyConfig
+from sweep.config import Boolean, Choice, FloatRange, IntRange, StudyConfig
 from sweep.errors import ConfigError, HostError
 from sweep.fingerprint import Fingerprint, installed_version, take_fingerprint
 from sweep.flags import Dialect, FlagValue, check_flags, discover
@@ -25,6 +25,7 @@ from sweep.redact import Redactor
 from sweep.runner import TrialSetup
 from sweep.search_space import SearchSpace
 from sweep.store import Schema, flag_type
+from sweep.trial import Flag
 from sweep.vllm_cpu import Installed, installed
 from sweep.workload import (
     DEMO_FILE,
@@ -167,9 +168,18 @@ def _dialect(config: StudyConfig, server: tuple[str, ...], client: tuple[str, ..
 def _check_flags(config: StudyConfig, dialect: Dialect) -> None:
     check_flags(config.serve.flags, dialect.server, what="serve.flags")
     check_flags(config.baseline, dialect.server, what="baseline")
-    check_flags(config.search_space.parameters, dialect.server, what="search_space.parameters")
+    for name, spec in config.search_space.parameters.items():
+        for value in _bounds(spec):
+            check_flags({name: value}, dialect.server, what="search_space.parameters")
     check_flags(config.load.flags, dialect.client, what="load.flags")
     check_load_flags(config.load.flags, what="load.flags")
+
+
+def _bounds(spec: IntRange | FloatRange | Choice | Boolean) -> tuple[Flag, ...]:
+    """The values that stand for a range: all of a choice, both ends of an interval."""
+    if isinstance(spec, Choice):
+        return spec.values
+    return (True, False) if isinstance(spec, Boolean) else (spec.low, spec.high)
 
 
 def _model(name: str, study_path: Path) -> str:
@@ -204,7 +214,7 @@ def _select(config: StudyConfig, conversations: Conversations, tokenizer: str) -
         dataset=load.dataset,
         output_tokens=load.output_tokens,
         max_prompt_tokens=load.longest_prompt_tokens,
-        max_model_len=_max_model_len(config),
+        max_model_len=min(_max_model_lens(config), default=None),
     )
     return select(
         conversations,
@@ -215,15 +225,17 @@ def _select(config: StudyConfig, conversations: Conversations, tokenizer: str) -
     )
 
 
-def _max_model_len(config: StudyConfig) -> int | None:
-    """The smallest one of the study; None where vLLM decides."""
-    fixed = config.serve.flags.get("max-model-len")
-    return fixed if isinstance(fixed, int) and not isinstance(fixed, bool) and fixed > 0 else None
+def _max_model_lens(config: StudyConfig) -> list[int]:
+    """Every one the study may serve with, its ends if it is a range; none where vLLM decides."""
+    name = "max-model-len"
+    spec = config.search_space.parameters.get(name)
+    values = [config.serve.flags.get(name), config.baseline.get(name), *(_bounds(spec) if spec is not None else ())]
+    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
 
 
 def _load_notices(config: StudyConfig, plan: LoadPlan, objective: Objective) -> list[str]:
     notices = []
-    window = _max_model_len(config)
+    window = max(_max_model_lens(config), default=None)
     if window is not None and (warning := window_warning(plan, window)) is not None:
         notices.append(f"warning: {warning}")
     wanted = [p for p in map(parse_metric, objective.metrics_needed()) if p.percentile is not None]

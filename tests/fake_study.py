@@ -24,6 +24,13 @@ LANDSCAPE = {
     "noise": 0.02,
 }
 
+SPACE: dict[str, dict[str, Any]] = {
+    "parameters": {
+        "max-num-seqs": {"type": "int", "low": 8, "high": 256, "step": 8},
+        "gpu-memory-utilization": {"type": "float", "low": 0.5, "high": 0.95, "step": 0.05},
+    }
+}
+
 
 def make_model(folder: Path) -> Path:
     """A folder that passes for a model: a configuration and a tokenizer of words."""
@@ -51,12 +58,7 @@ def study(folder: Path, *, fake: Mapping[str, Any] | None = None, **changes: Map
             "startup_timeout_s": 30,
             "stop_timeout_s": 2,
         },
-        "search_space": {
-            "parameters": {
-                "max-num-seqs": {"type": "int", "low": 8, "high": 256, "step": 8},
-                "gpu-memory-utilization": {"type": "float", "low": 0.5, "high": 0.95, "step": 0.05},
-            }
-        },
+        "search_space": SPACE,
         "load": {
             "command": [*words, "bench", "serve"],
             "output_tokens": 4,

@@ -254,7 +254,7 @@ def test_servers_have_a_key_of_their_own_that_is_written_nowhere(study: Study) -
     assert len(keys) == 3  # one a trial, the refused one, too
     assert all(len(key) >= 16 for key in keys)
     # The first Python with a key is the server itself; in what that starts, vLLM's own import of Ray leaves a variable.
-    first = {key: ray for key, ray in reversed(study.witnessed)}
+    first = dict(reversed(study.witnessed))
     assert all(ray == [] for ray in first.values())
     files = [path for path in study.folder.rglob("*") if path.is_file()]
     assert len(files) > 20
