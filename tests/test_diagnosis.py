@@ -128,6 +128,23 @@ def test_the_reading_before_the_launch_decides_whose_fault_it_is(text: str, read
     assert found.policy is (Policy.RETRY if taken else Policy.INFEASIBLE)
 
 
+@pytest.mark.parametrize(
+    ("figures", "reading", "taken"),
+    [
+        ("(31.66/79.18 GiB) on startup is less than desired GPU memory utilization (0.92, 72.85 GiB)", None, True),
+        ("(31.66/79.18 GiB) on startup is less than desired GPU memory utilization (0.92, 72.85 GiB)", 0.0, True),
+        ("(78.61/79.18 GiB) on startup is less than desired GPU memory utilization (0.995, 78.79 GiB)", None, False),
+        ("(77.90/79.18 GiB) on startup is less than desired GPU memory utilization (0.99, 78.39 GiB)", 0.6, False),
+        ("(70.00/79.18 GiB) on startup is less than desired GPU memory utilization (0.92, 72.85 GiB)", 8.6, True),
+    ],
+)
+def test_the_check_of_free_memory_is_read_with_its_figures(figures: str, reading: float | None, taken: bool) -> None:
+    text = f"ValueError: Free memory on device cuda:0 {figures}. Decrease GPU memory utilization."
+    found = diagnose(Evidence("startup", log=text, memory_before_gib=reading, memory_total_gib=79.18))
+    expected = FailureClass.MEMORY_TAKEN_BY_OTHER if taken else FailureClass.STARTUP_OOM
+    assert found.failure_class is expected
+
+
 def test_a_foreign_process_that_cannot_explain_what_lacks_is_not_blamed() -> None:
     text = (
         "ValueError: To serve at least one request with the model's max seq len (262144), (24.0 GiB KV cache is "

@@ -63,7 +63,8 @@ def resolve(match: Match, scan: Scan, memory_before_gib: float | None, memory_to
         enough = lacking is None or memory_before_gib is None or lacking <= memory_before_gib
         return _verdict(Class.MEMORY_TAKEN_BY_OTHER) if taken and enough else plain
     if rule.kind is Kind.FREE_MEMORY:
-        return plain if _others_on_start(match.text, memory_before_gib, taken) else _verdict(Class.STARTUP_OOM)
+        others = _others_on_start(match.text, memory_before_gib or 0.0) if not taken else True
+        return plain if others else _verdict(Class.STARTUP_OOM)
     if rule.kind is Kind.ATTENTION:
         return _verdict(Class.UNSUPPORTED_BLOCK_SIZE) if _only_block_size(match.text) else plain
     if rule.kind is Kind.FIELD:
@@ -120,14 +121,12 @@ def _gib(value: str, unit: str) -> float:
     return float(value) * _UNITS[unit]
 
 
-def _others_on_start(text: str, memory_before_gib: float | None, taken: bool) -> bool:
+def _others_on_start(text: str, memory_before_gib: float) -> bool:
     """Whether the check for free memory failed for others' sake, not because even an empty device has less.
 
-    Without a reading: a context takes about 0.6 GiB of an otherwise empty GPU. On a host there is always somebody; a
-    large share of it is the flags' fault unless more than half is gone.
+    Its own figures say so, newer than any reading: a context takes about 0.6 GiB of an otherwise empty GPU, and more is
+    somebody's. On a host there is always somebody; a large share is the flags' fault unless more than half is gone.
     """
-    if memory_before_gib is not None:
-        return taken
     figures = _FREE.search(text)
     if figures is None:
         return True
@@ -135,7 +134,7 @@ def _others_on_start(text: str, memory_before_gib: float | None, taken: bool) ->
     used = total - free
     if "node" in text:
         return share <= 0.75 or used > total / 2
-    return used > 0.75 + 0.002 * total
+    return used > memory_before_gib + 0.75 + 0.002 * total
 
 
 def _lacking_gib(text: str, kv_left_gib: float | None) -> float | None:

@@ -16,7 +16,7 @@ _BLOCK_ADVICE = (
     "No attention backend here takes this block size: keep to the sizes the message names (usually 16 or 32)."
 )
 _FLAG_ADVICE = "The server refuses this combination of flags; the message says which."
-_ARGPARSE = r"[\w./<>\[\]| -]+: error: (?:argument|unrecognized|the following|ambiguous|invalid|expected|too few)"
+_ARGPARSE = r"[\w./<>\[\]| -]{1,200}: error: (?:argument|unrecognized|the following|ambiguous|invalid|expected|too few)"
 _NAME = r"[`'\w.][\w`'., -]{0,70}"
 _BOUND = (
     r"(?:must be (?:a |an |greater|less|larger|smaller|at least|at most|divisible|positive|set|between|in |<|>|=)"
@@ -45,7 +45,7 @@ _CHECKS = frozenset({"ValueError", "AssertionError", "NotImplementedError", "Val
 RULES = (
     # argparse
     Rule(
-        sentence(r"[\w./<>\[\]| -]*\bbench\w*\b[\w./<>\[\]| -]*: error: "),
+        sentence(r"[\w./<>\[\]| -]{0,120}\bbench\w*\b[\w./<>\[\]| -]{0,80}: error: "),
         Class.CLIENT_ERROR,
         "The load client does not know an option it was given: its version is another than expected.",
     ),
@@ -56,7 +56,7 @@ RULES = (
         phases=CLIENT_SIDE,
     ),
     Rule(
-        sentence(r"[\w./<>\[\]| -]+: error: argument --block[-_]size\b"),
+        sentence(r"[\w./<>\[\]| -]{1,200}: error: argument --block[-_]size\b"),
         Class.UNSUPPORTED_BLOCK_SIZE,
         _BLOCK_ADVICE,
     ),

@@ -13,7 +13,7 @@ from sweep.diagnosis.frames import FRAME, Stage, infer, raised_by_library, stage
 from sweep.diagnosis.lines import Line, candidates, parse
 from sweep.diagnosis.message import Message, unwrap
 from sweep.diagnosis.notes import Notes
-from sweep.diagnosis.rule import Rule, Tier
+from sweep.diagnosis.rule import UNDER_LOAD, Rule, Tier
 from sweep.diagnosis.values import FailureClass, Phase
 
 # Client rules stand before those of the host (the same sentence means another thing in the client's phase), and those
@@ -144,7 +144,8 @@ class Scan:
         """A server that stops complains about much: then a cause must have a name, in a teardown be the machine's."""
         if phase is Phase.TEARDOWN:
             return rule.host or rule.failure_class is FailureClass.DRIVER_ERROR
-        return not self.notes.stopping or rule.tier in (Tier.ROOT, Tier.SYMPTOM, Tier.COUNT)
+        stopped = self.notes.stopping and (self.notes.serving or phase in UNDER_LOAD)
+        return not stopped or rule.tier in (Tier.ROOT, Tier.SYMPTOM, Tier.COUNT)
 
     def _speaker(self, line: Line) -> _Speaker:
         name = f"{line.source} {line.speaker}"
