@@ -46,6 +46,7 @@ class StudyPlan:
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
     live: dict[int, TrialSpec] = field(default_factory=dict)
+    busy_devices: set[str] = field(default_factory=set)
     _again: list[TrialSpec] = field(default_factory=list)
     _lost: dict[int, int] = field(default_factory=dict)
     _same: tuple[str | None, int] = (None, 0)
@@ -54,6 +55,9 @@ class StudyPlan:
         """The next trial; None when one must end first. Raises StopIteration when no further trial will come."""
         if self.stop_reason is not None:
             raise StopIteration(self.stop_reason)
+        if self.busy_devices:
+            self._pause()
+            return None
         if len(self.live) >= self.concurrent:
             return None
         if self._again:
@@ -99,6 +103,12 @@ class StudyPlan:
         self._again.append(spec)
         return True
 
+    def postpone(self, finished: Finished) -> None:
+        """A live trial met busy devices: it runs first once they are taken out, and nothing starts until then."""
+        self._again.insert(0, self.live.pop(finished.number))
+        self._lost[finished.number] = self._lost.get(finished.number, 0) + 1
+        self.busy_devices.update(finished.dirty_devices)
+
     def give_back(self, spec: TrialSpec) -> None:
         """`spec` was taken but not started; it comes first the next time."""
         del self.live[spec.number]
@@ -116,6 +126,10 @@ class StudyPlan:
     def _start(self, spec: TrialSpec) -> TrialSpec:
         self.live[spec.number] = spec
         return spec
+
+    def _pause(self) -> None:
+        if not self.live:
+            raise StopIteration("busy devices are taken out first")
 
     def _end(self, reason: str) -> None:
         """No new trial will come: the end once nothing is live, otherwise a wait for what is."""

@@ -166,6 +166,7 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
         on_end=view.ended,
         recover=recover,
         on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
+        on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
         give_up=lambda spec: store_lost(spec, worker),
     )
     trainable = tune.with_resources(
@@ -193,7 +194,7 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
     except (RayError, TuneError, RuntimeError, OSError) as error:
         # The last two: what Ray raises when its own files or processes fail it. Ours do not pass through here.
         raise ClusterLost(f"Ray Tune gave up: {first_line(error)}") from error
-    if plan.stop_reason is None:
+    if plan.stop_reason is None and not plan.busy_devices:
         raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
 

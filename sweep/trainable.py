@@ -61,8 +61,9 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
             )
         if StudyFolder.holder(worker.setup.folder) != worker.holder:
             return
-        store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
         finished = finished_of(outcome)
+        if not finished.dirty_devices:  # otherwise it runs again elsewhere
+            store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
     except (HostNotReady, OSError) as error:
         # Not on disk: not measured. The study stops, and the next start runs this trial again. An OSError is that of a
         # log or journal; everything else of a trial ends as its status.
@@ -98,4 +99,5 @@ def finished_of(outcome: TrialOutcome) -> Finished:
         policy=None if failure is None else failure.policy,
         total_s=result.total_s,
         disturbed=bool(result.disturbances),
+        dirty_devices=outcome.dirty_devices,
     )

@@ -131,6 +131,8 @@ class Finished:
     policy: str | None = None
     total_s: float | None = None
     disturbed: bool = False
+    # Devices, as Ray names them, that stayed busy before the launch: nothing was measured and nothing is stored.
+    dirty_devices: tuple[str, ...] = ()
 
     def line_of_cause(self) -> str:
         """The cause in one line: class, matched line and what to do."""

@@ -19,6 +19,7 @@ from rich.console import Console
 from sweep.cluster import ray_cluster, room_for
 from sweep.config import StudyConfig, load, parse_duration_s
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
+from sweep.devices import take_out_devices
 from sweep.dry_run import print_dry_run
 from sweep.errors import ClusterLost, UserError
 from sweep.gpu import Gpus
@@ -162,11 +163,18 @@ def _night(
 
     messages = folder.path / "logs" / "ray.log"
     try:
-        with ray_cluster(address, messages=messages, when_stuck=lost_ray):
-            needed = config.most_gpus()
-            plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
-            with _view(prepared, folder, plan, as_json=as_json) as view:
-                outcome = run_study(prepared, plan, folder, gpus, view)
+        while True:
+            with ray_cluster(address, messages=messages, when_stuck=lost_ray):
+                needed = config.most_gpus()
+                plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
+                with _view(prepared, folder, plan, as_json=as_json) as view:
+                    outcome = run_study(prepared, plan, folder, gpus, view)
+            if not plan.busy_devices:
+                break
+            notices.print(take_out_devices(plan, gpus, needed, address))
+            if plan.stop_reason is not None:
+                outcome = conclude(prepared, plan.stop_reason, failed=True)
+                break
     except Stopped as stopped:
         _wait_for_servers(folder)
         _finish(prepared, conclude(prepared, f"stopped by {stopped}", failed=False), as_json=as_json)

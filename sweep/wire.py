@@ -37,4 +37,9 @@ def finished_to_result(finished: Finished) -> str:
 def finished_from_result(payload: str) -> Finished:
     """The inverse of `finished_to_result`."""
     found = json.loads(payload)
-    return Finished(**found | {"kind": TrialKind(found["kind"]), "status": TrialStatus(found["status"])})
+    typed = {
+        "kind": TrialKind(found["kind"]),
+        "status": TrialStatus(found["status"]),
+        "dirty_devices": tuple(found["dirty_devices"]),
+    }
+    return Finished(**found | typed)

@@ -42,6 +42,7 @@ class AttemptOutcome:
     engine: tuple[EngineSample, ...] = ()
     engine_config: EngineConfig = field(default_factory=EngineConfig)
     telemetry: Telemetry | None = None
+    dirty_devices: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)
 
 
@@ -110,6 +111,13 @@ class Attempt:
         found = self._gpus.wait_until_clean(self._devices, self._resting, timeout_s=self._setup.clean_timeout_s)
         self._memory_before_gib = found.memory_before_gib
         if not found.clean:
+            names = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+            busy = {(state.index, state.mig_index) for state in found.dirty}
+            self._outcome.dirty_devices = tuple(
+                name.strip()
+                for name, device in zip(names, self._devices, strict=False)
+                if (device.index, device.mig_index) in busy
+            )
             raise _DeviceBusy(found.message or "a device is not free")
 
     def _measure(self, server: VllmServer, api_key: str) -> None:

@@ -27,6 +27,7 @@ class TrialOutcome:
     result: TrialResult
     engine_summary: Mapping[str, float | None]
     telemetry: tuple[TelemetryRow, ...]
+    dirty_devices: tuple[str, ...] = ()
 
 
 def run_trial(
@@ -67,7 +68,8 @@ def run_trial(
             time.sleep(setup.retry_wait_s)
         attempt += 1
     result = _result(spec, setup, outcome, journal, attempt, began_wall_s, time.monotonic() - began_s)
-    return TrialOutcome(result, asdict(summarize_engine(outcome.engine)), tuple(telemetry))
+    summary = asdict(summarize_engine(outcome.engine))
+    return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
 
 
 def _again(failure: Diagnosis | None, tries: int, max_retries: int) -> bool:

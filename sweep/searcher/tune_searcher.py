@@ -21,7 +21,7 @@ class TuneSearcher(Searcher):
     """Hands out what the plan gives and tells it what came back. Not saved by Ray: the Parquet record is the state.
 
     A worker that is gone without a report: `recover` looks whether its trial was stored, `on_again` hears that it runs
-    once more, `give_up` stores and returns what is left to say of it.
+    once more, `on_busy` that its devices stayed busy, `give_up` stores and returns what is left to say of it.
     """
 
     def __init__(
@@ -32,11 +32,13 @@ class TuneSearcher(Searcher):
         on_end: Callable[[Finished], None] = lambda _finished: None,
         recover: Callable[[TrialSpec], Finished | None] = lambda _spec: None,
         on_again: Callable[[TrialSpec], None] = lambda _spec: None,
+        on_busy: Callable[[Finished], None] = lambda _finished: None,
         give_up: Callable[[TrialSpec], Finished],
     ) -> None:
         super().__init__()
         self.plan = plan
         self._on_start, self._on_end = on_start, on_end
+        self._on_busy = on_busy
         self._recover, self._on_again, self._give_up = recover, on_again, give_up
         self._specs: dict[str, TrialSpec] = {}
 
@@ -70,6 +72,10 @@ class TuneSearcher(Searcher):
             return
         else:
             finished = self._give_up(spec)
+        if finished.dirty_devices:
+            self.plan.postpone(finished)
+            self._on_busy(finished)
+            return
         self.plan.hear(finished)
         self._on_end(finished)
 

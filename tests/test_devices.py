@@ -1,0 +1,88 @@
+"""A device that somebody else keeps busy is taken out of the study, through the real pynvml and the real Ray."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_nvml import FakeNvml, build, compiler
+from fake_study import environment, study, write
+
+from sweep.devices import take_out_devices
+from sweep.gpu import Gpus
+from sweep.plan import StudyPlan
+from sweep.store import read_trials
+from sweep.trial import Finished, Flags
+
+
+class Nothing:
+    """Proposes nothing."""
+
+    def propose(self, number: int, pending: object) -> Flags | None:
+        return None
+
+    def hear(self, finished: Finished) -> None:
+        pass
+
+
+def plan_with(*busy: str) -> StudyPlan:
+    return StudyPlan(Nothing(), 3, {}, busy_devices=set(busy))
+
+
+def test_too_few_devices_left_stop_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 1,2,3")
+    plan = plan_with("2")
+    with Gpus() as gpus:
+        line = take_out_devices(plan, gpus, needed=4, address=None)
+    assert line == "GPU 2 stays busy and is taken out of the study; left: 0, 1, 3"
+    assert plan.failed
+    assert plan.stop_reason == "GPU 2 stays busy: a trial needs 4 devices and 3 are free"
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0, 1,2,3"
+
+
+def test_a_cluster_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    plan = plan_with("0")
+    with Gpus() as gpus:
+        take_out_devices(plan, gpus, needed=1, address="10.0.0.1:6379")
+    assert plan.failed
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def test_the_study_goes_on_with_the_devices_that_are_free(tmp_path: Path) -> None:
+    if compiler() is None:
+        pytest.skip("no C compiler to build the NVML library")
+    fake = FakeNvml(build(tmp_path / "nvml"), tmp_path / "state")
+    with subprocess.Popen(["sleep", "300"]) as squatter:
+        try:
+            fake.write(f"process 0 {squatter.pid} 9000 -1")
+            path = write(
+                tmp_path / "study.yaml",
+                study(
+                    tmp_path,
+                    study={"trials": 2, "max_retries": 0},
+                    resources={"gpus": 1, "concurrent_trials": 1},
+                    serve={"clean_timeout_s": 1},
+                ),
+            )
+            paths = {"LD_LIBRARY_PATH": str(fake.library.parent), "FAKE_NVML_STATE": str(fake.script)}
+            done = subprocess.run(
+                [sys.executable, "-m", "sweep.tune", str(path)],
+                env=environment(**paths),
+                cwd=tmp_path,
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+        finally:
+            squatter.kill()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "GPU 0 stays busy and is taken out of the study; left: 1, 2, 3" in done.stderr
+    assert f"process {squatter.pid}" in done.stdout
+    trials = read_trials(tmp_path / "results" / "night")
+    assert [(trial.number, str(trial.status)) for trial in trials] == [(0, "complete"), (1, "complete")]
+    assert trials[0].attempts == 2
