@@ -7,7 +7,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -187,30 +186,10 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, TrialStatus]
 }
 
 
-@pytest.fixture(scope="module")
-def faults(
-    tmp_path_factory: pytest.TempPathFactory, shared: TrialSetup, request: pytest.FixtureRequest
-) -> Iterator[Mapping[str, Future[TrialOutcome]]]:
-    """The trials of the faults that are asked for, some at a time: most of each is waiting."""
-    folder = tmp_path_factory.mktemp("faults")
-    asked = [
-        str(item.callspec.params["name"])
-        for item in request.session.items
-        if isinstance(item, pytest.Function) and item.originalname == "test_fault_is_a_failed_trial"
-    ]
-    with ThreadPoolExecutor(3) as pool:
-        yield {
-            name: pool.submit(
-                Bench(folder / f"trial-{folder.parent.name}-{place:02}", shared).run, FAULTS[name][0], **FAULTS[name][1]
-            )
-            for place, name in enumerate(asked)
-        }
-
-
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_a_failed_trial(faults: Mapping[str, Future[TrialOutcome]], name: str) -> None:
-    outcome = faults[name].result()
-    _, _, failure_class, status = FAULTS[name]
+def test_fault_is_a_failed_trial(bench: Bench, name: str) -> None:
+    fake, changes, failure_class, status = FAULTS[name]
+    outcome = bench.run(fake, **changes)
     assert_failed(outcome)
     failure = outcome.result.failure
     assert failure is not None
