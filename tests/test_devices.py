@@ -22,6 +22,7 @@ class Nothing:
     """Proposes nothing."""
 
     def propose(self, number: int, pending: object) -> Flags | None:
+        del number, pending
         return None
 
     def hear(self, finished: Finished) -> None:
