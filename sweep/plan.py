@@ -163,7 +163,7 @@ class StudyPlan:
             self.stop(f"the baseline failed: {cause}", failed=True)
         elif finished.policy in _NEEDS_A_PERSON:
             self.stop(cause, failed=True)
-        elif not finished.informative_for_search:
+        elif finished.status is not TrialStatus.INFEASIBLE:
             previous, count = self._same
             count = count + 1 if finished.failure_class == previous else 1
             self._same = (finished.failure_class, count)

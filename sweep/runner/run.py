@@ -101,7 +101,8 @@ def _result(
     failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code)
     status = TrialStatus.COMPLETE
     if failure is not None:
-        status = TrialStatus.INFEASIBLE if failure.informative_for_search else TrialStatus.FAILED
+        infeasible = failure.policy == Policy.INFEASIBLE
+        status = TrialStatus.INFEASIBLE if infeasible else TrialStatus.FAILED
     return TrialResult(
         spec=spec,
         status=status,
