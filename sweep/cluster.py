@@ -31,6 +31,8 @@ _QUIET = {
 }
 # Trials pass a few kilobytes through Ray; its default is a third of the machine's memory.
 _OBJECT_STORE_BYTES = 100 << 20
+# No idle worker for every core of the machine, busy starting while the baseline is measured.
+_LOCAL = {"prestart_worker_first_driver": False}
 _LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
 # So often the main thread is called before it counts as stuck inside Ray.
 _CALLS = 5
@@ -67,12 +69,15 @@ def ray_cluster(
             num_gpus=gpus if address is None else None,
             object_store_memory=_OBJECT_STORE_BYTES if address is None else None,
             include_dashboard=False if address is None else None,
+            _system_config=_LOCAL if address is None else None,
             log_to_driver=False,
             logging_level=logging.CRITICAL,
         )
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = f"no Ray cluster at {address}" if address else "Ray does not start here"
-        raise HostError(f"{where}: {first_line(error)}") from None
+        if address is None:
+            raise HostError(f"Ray does not start here: {first_line(error)}") from None
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else " (one that asks for a token is joined with RAY_AUTH_MODE=token)"
+        raise HostError(f"no Ray cluster at {address}: {first_line(error)}{hint}") from None
     try:
         with _watched(_symptom_of(address), when_stuck):
             yield

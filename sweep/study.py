@@ -118,22 +118,21 @@ def check_record(prepared: Prepared) -> Iterator[str]:
         yield from set_aside_trial(folder, 0, "is of a baseline that failed and is measured again")
         return
     today = config.baseline_flags()
-    if baseline is not None:
-        names = sorted({*today, *baseline.flags})
-        changed = [n for n in names if not same_flag(today.get(n), baseline.flags.get(n))]
-        if changed:
-            was = ", ".join(f"{n}: was {baseline.flags.get(n)}, is now {today.get(n)}" for n in changed)
-            raise UserError(
-                f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
-                "Put it back, or take another study name"
-            )
-    for one in stored.values():
+    for one in (*stored.values(), *([baseline] if baseline else [])):
         gone = [n for n, value in one.flags.items() if n not in today and value is not None]
         if gone:
             raise UserError(
                 f"search_space: {gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
                 "Put it back (with one value, if you like), or take another study name"
             )
+    known = {} if baseline is None else baseline.flags
+    changed = [n for n, value in today.items() if baseline and not same_flag(value, known.get(n))]
+    if changed:
+        was = ", ".join(f"{n}: was {known.get(n)}, is now {today[n]}" for n in changed)
+        raise UserError(
+            f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
+            "Put it back, or take another study name"
+        )
 
 
 def same_flag(one: object, other: object) -> bool:

@@ -31,6 +31,15 @@ class Outcome:
     text: str = ""
     error: str = ""
     success: bool = False
+    exact: tuple[float, float] | None = None
+
+    def be_exact(self, at_s: float) -> None:
+        """Times by the server's word: sent at `at_s`, first token and every gap as it says."""
+        assert self.exact is not None
+        self.ttft, gap_s = self.exact
+        self.itl = [gap_s] * len(self.itl)
+        self.start_time, self.queue_time = at_s, 0.0
+        self.latency = self.ttft + sum(self.itl)
 
 
 def bench(argv: list[str]) -> None:
@@ -175,6 +184,10 @@ class _Load:
                 await asyncio.sleep(wait_s)
             tasks.append(asyncio.create_task(self._one(*pair, time.perf_counter(), count=True)))
         outcomes = list(await asyncio.gather(*tasks))
+        if all(outcome.exact for outcome in outcomes):
+            for outcome, at_s in zip(outcomes, arrivals_s(self.flags, len(prompts)), strict=True):
+                outcome.be_exact(at_s)
+            return outcomes, max(outcome.start_time + outcome.latency for outcome in outcomes)
         return outcomes, time.perf_counter() - began
 
     async def _one(self, prompt: str, size: int, arrived: float, *, count: bool) -> Outcome:
@@ -226,6 +239,7 @@ class _Load:
                     outcome.text += (choice["delta"].get("content") if self.chat else choice.get("text")) or ""
                 elif usage := event.get("usage"):
                     outcome.output_tokens, outcome.prompt_len = usage["completion_tokens"], usage["prompt_tokens"]
+                    outcome.exact = event.get("exact")
         except (OSError, EOFError, ValueError) as error:
             outcome.success, outcome.error = False, f"{type(error).__name__}: {error}"
         if not outcome.success and not outcome.error:

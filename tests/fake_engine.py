@@ -60,6 +60,14 @@ class Engine:
             ("preempted", "hits", "queries", "prompt", "generated", "finished", "queue_s", "queued"), 0.0
         )
 
+    def exact(self) -> dict[str, Any]:
+        """The latencies to report, in seconds, where they are not to be measured."""
+        exact = self.config.get("exact")
+        if not exact:
+            return {}
+        scaled = [exact[f"{kind}_ms"] / 1000.0 * factor(self.config, self.flags, kind) for kind in ("ttft", "itl")]
+        return {"exact": scaled}
+
     async def generate(self, prompt: str, wanted: float, fault: Fault) -> AsyncIterator[str]:
         """Up to `wanted` tokens of the answer."""
         loop = asyncio.get_running_loop()

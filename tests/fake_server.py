@@ -270,7 +270,7 @@ class _Server:
             if fault.exit_within and count * 2 >= wanted:
                 self._crash()
         if not fault.engine_dies and (body.get("stream_options") or {}).get("include_usage"):
-            await answer.event(base | {"choices": [], "usage": self.engine.usage(prompt, count)})
+            await answer.event(base | {"choices": [], "usage": self.engine.usage(prompt, count)} | self.engine.exact())
         await answer.end()
 
     def _crash(self) -> None:

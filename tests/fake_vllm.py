@@ -20,6 +20,8 @@ Server, load. N counts streamed requests from 1, those of a warm-up included.
   engine_dies_at N: one token, then an error chunk; health 503 and nothing but 500 afterwards
   one_token_from N: from there on each stream is one token, then an error chunk; health 503
   endless_stream_at N; hang_at N (no answer)
+  exact {ttft_ms, itl_ms}: latencies times the landscape's factor that the fake client writes instead of what its clock
+    says, so that two runs give the same numbers to the last bit
 Client, all under "client"
   start_delay_s; log; exit_code; exit_signal; after_requests (end there); hang; ignore_sigterm
   result: none | empty | html | braces | nan | zero | negative | null | truncated | no_failed

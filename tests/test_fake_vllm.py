@@ -237,3 +237,11 @@ def test_unknown_flag_is_refused_on_request() -> None:
     done = command("serve", "m", "--max-num-seq", "4", fake='{"refuse_unknown_flags": true}')
     assert done.returncode == 2
     assert "unrecognized arguments: --max-num-seq" in done.stdout
+
+
+@pytest.mark.parametrize("bench", [{"exact": {"ttft_ms": 50, "itl_ms": 5}}], indirect=True)
+def test_exact_latencies_are_the_same_in_every_run(bench: Bench) -> None:
+    clockless = [{k: v for k, v in bench.load().items() if k != "date"} for _ in range(2)]
+    assert clockless[0] == clockless[1]
+    assert set(clockless[0]["ttfts"]) == {0.05}
+    assert clockless[0]["p50_itl_ms"] == pytest.approx(5.0)

@@ -1,0 +1,180 @@
+"""Many short studies at the price of few: one Ray cluster, and drivers forked from a process that has imported all.
+
+Every driver is a process of its own that runs `sweep.tune` from its command line to its exit code. What is saved is
+only start-up: the imports, and the cluster. Studies that are to start their own Ray pass no address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from fake_study import TESTS, environment, processes_with
+from waiting import until
+
+from sweep.journal import read_progress
+
+_HEAD = """
+import ray, sys
+context = ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=50,
+                   object_store_memory=100 << 20, _system_config={"prestart_worker_first_driver": False})
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+
+# What a cluster started by ray.init asks of those who join it.
+_AUTH = {"RAY_AUTH_MODE": "token"}
+
+
+_PHASES = ("host", "start", "ready", "warmup", "load", "stop")
+
+
+@dataclass(slots=True)
+class Driver:
+    """A running `sweep.tune`. `results` is the folder of its study."""
+
+    process: BaseProcess
+    output: Path
+    results: Path
+    began_wall_s: float
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def send(self, number: int) -> None:
+        """A signal to the driver alone."""
+        os.kill(self.pid, number)
+
+    def wait(self, timeout_s: float = 90.0) -> int:
+        """Its exit code; negative for a signal."""
+        self.process.join(timeout_s)
+        if self.process.exitcode is None:
+            self.process.kill()
+            raise AssertionError(f"still running after {timeout_s} s:\n{self.text()}")
+        return self.process.exitcode
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.join()
+
+    def text(self) -> str:
+        """Standard output and error so far."""
+        return self.output.read_text(errors="replace")
+
+    def reach(self, number: int, phase: str, timeout_s: float = 60.0) -> None:
+        """Wait until this driver's trial `number` is in a phase or beyond. AssertionError when it ends before."""
+        path = self.results / "logs" / f"{number:04d}"
+
+        def there() -> bool:
+            running = self.process.is_alive()
+            now = read_progress(path)
+            found = now is not None and now.since_wall_s >= self.began_wall_s
+            found = found and now is not None and _PHASES.index(now.phase) >= _PHASES.index(phase)
+            assert found or running, f"ended before trial {number} was in {phase}:\n{self.text()}"
+            return found
+
+        until(there, f"trial {number} in {phase}", timeout_s)
+
+
+class Studies:
+    """Starts drivers; `address` is the shared cluster."""
+
+    def __init__(self) -> None:
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["sweep.tune", "sweep.study", "sweep.trainable", "tokenizers", "studies"])
+        self._count = 0
+        self._head = subprocess.Popen(
+            [sys.executable, "-c", _HEAD],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS.parent}{os.pathsep}{TESTS}"),
+        )
+        with _environment(**_AUTH):
+            self._context.Process(target=int).start()  # the imports of the fork server, while Ray starts
+        assert self._head.stdout is not None
+        self.address = self._head.stdout.readline().decode().strip()
+        assert self.address, "no Ray for the tests"
+
+    def start(
+        self, study: Path, results: Path, *options: str, local: bool = False, env: Mapping[str, str] | None = None
+    ) -> Driver:
+        """A driver on the shared cluster, or on one of its own (`local`)."""
+        self._count += 1
+        output = study.parent / f"output-{self._count}.txt"
+        words = [str(study), *options, *(() if local else ("--ray-address", self.address))]
+        process = self._context.Process(target=_drive, args=(words, str(output), environment(**_AUTH, **(env or {}))))
+        began_wall_s = time.time()
+        process.start()
+        until(output.exists, "the driver to start")
+        return Driver(process, output, results, began_wall_s)
+
+    def close(self) -> None:
+        """End the cluster."""
+        assert self._head.stdin is not None
+        assert self._head.stdout is not None
+        self._head.stdin.close()
+        self._head.wait(30)
+        self._head.stdout.close()
+
+
+@contextlib.contextmanager
+def _environment(**more: str) -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ.update(more)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _drive(words: list[str], output: str, env: dict[str, str]) -> None:
+    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.chdir(Path(output).parent)
+    os.environ.clear()
+    os.environ.update(env)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    from sweep.tune import app
+
+    code: Any = 0
+    try:
+        app(words, standalone_mode=True)
+    except SystemExit as ended:
+        code = ended.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def all_studies() -> Iterator[Studies]:
+    """Studies for a while."""
+    studies = Studies()
+    try:
+        yield studies
+    finally:
+        studies.close()
+
+
+def nothing_left(folder: Path, within_s: float = 30.0) -> float:
+    """Seconds until no process has `folder` in its command line any more; AssertionError after `within_s`."""
+    began = time.monotonic()
+    until(lambda: not processes_with(str(folder)), f"an end of {processes_with(str(folder))}", within_s)
+    return time.monotonic() - began
