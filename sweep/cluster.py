@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import signal
 import socket
 import sys
 import threading
@@ -13,7 +12,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from sweep.errors import ClusterLost, HostError
@@ -34,12 +32,7 @@ _OBJECT_STORE_BYTES = 100 << 20
 # No idle worker for every core of the machine, busy starting while the baseline is measured.
 _LOCAL = {"prestart_worker_first_driver": False}
 _LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
-# So often the main thread is called before it counts as stuck inside Ray.
-_CALLS = 5
-
-
-class _Gone(BaseException):
-    """Raised in the main thread, wherever it is: not an Exception, or Ray would take it for a fault of a trial."""
+_STUCK_AFTER_S = 5.0
 
 
 @contextmanager
@@ -49,12 +42,13 @@ def ray_cluster(
     messages: Path,
     when_stuck: Callable[[ClusterLost], object],
     gpus: int | None = None,
-) -> Iterator[None]:
+) -> Iterator[Callable[[], None]]:
     """Ray for the duration: a local one, or the cluster at `address`. `gpus`: how many a local one is to claim.
 
-    What Ray wants to say to the terminal goes to the file `messages`. Raises HostError when Ray cannot be had, and
-    ClusterLost as soon as it is gone. Where the main thread hangs inside Ray, `when_stuck` is called from another
-    thread, to say what is left to say; then the process ends with exit code 1.
+    Gives a function to call often, which raises ClusterLost once Ray is gone. Where it is not called any more because
+    the thread hangs inside Ray, `when_stuck` is called from another one, to say what is left to say; then the process
+    ends with exit code 1. What Ray wants to say to the terminal goes to the file `messages`. Raises HostError when Ray
+    cannot be had.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -76,11 +70,12 @@ def ray_cluster(
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         if address is None:
             raise HostError(f"Ray does not start here: {first_line(error)}") from None
-        hint = "" if os.environ.get("RAY_AUTH_MODE") else " (one that asks for a token is joined with RAY_AUTH_MODE=token)"
+        token = "; one that asks for a token is joined with RAY_AUTH_MODE=token in the environment"
+        hint = "" if os.environ.get("RAY_AUTH_MODE") else token
         raise HostError(f"no Ray cluster at {address}: {first_line(error)}{hint}") from None
     try:
-        with _watched(_symptom_of(address), when_stuck):
-            yield
+        with _watched(_symptom_of(address), when_stuck) as check:
+            yield check
     finally:
         ray.shutdown()
 
@@ -104,50 +99,42 @@ def _divert_messages(log: Path) -> None:
 
 
 @contextmanager
-def _watched(symptom: Callable[[], str | None], when_stuck: Callable[[ClusterLost], object]) -> Iterator[None]:
-    """Raise ClusterLost at the end, which comes as soon as `symptom` has named some trouble a few times in a row.
+def _watched(
+    symptom: Callable[[], str | None], when_stuck: Callable[[ClusterLost], object]
+) -> Iterator[Callable[[], None]]:
+    """Gives a function that raises ClusterLost once `symptom` has named some trouble a few times in a row.
 
     Ray itself tells a driver nothing for a minute and then ends its process from below, without a word to Python.
     """
     over, found = threading.Event(), [""]
-    main = threading.main_thread().ident
 
     def look() -> None:
         count = 0
-        while not over.wait(_LOOK_EVERY_S):
+        while count < _LOOKS_UNTIL_LOST:
+            if over.wait(_LOOK_EVERY_S):
+                return
             trouble = symptom()
             count = count + 1 if trouble else 0
-            if trouble and count >= _LOOKS_UNTIL_LOST:
-                found[0] = f"Ray is gone: {trouble}"
-                break
-        for _ in range(_CALLS):
-            if over.is_set() or main is None:
-                return
-            signal.pthread_kill(main, signal.SIGUSR1)
-            over.wait(_LOOK_EVERY_S)
-        if not over.is_set():
+            found[0] = f"Ray is gone: {trouble}" if count == _LOOKS_UNTIL_LOST else ""
+        if not over.wait(_STUCK_AFTER_S):
             when_stuck(ClusterLost(found[0]))
             sys.stdout.flush()
             os._exit(1)
 
-    def gone(_number: int, _frame: FrameType | None) -> None:
-        if not over.is_set():
-            raise _Gone
+    def check() -> None:
+        if found[0]:
+            raise ClusterLost(found[0])
 
-    before = signal.signal(signal.SIGUSR1, gone)
-    watch = threading.Thread(target=look, name="ray-watch", daemon=True)
-    watch.start()
+    threading.Thread(target=look, name="ray-watch", daemon=True).start()
     try:
-        yield
-    except (_Gone, Exception):
-        over.set()
-        if not found[0]:
-            raise
+        yield check
+    except ClusterLost:
+        # Ray Tune's own complaint may come first: the watch knows better.
+        over.wait(_LOOK_EVERY_S * (_LOOKS_UNTIL_LOST + 1))
+        check()
+        raise
     finally:
         over.set()
-        signal.signal(signal.SIGUSR1, before)
-    if found[0]:
-        raise ClusterLost(found[0])
 
 
 def _symptom_of(address: str | None) -> Callable[[], str | None]:

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from sweep.atomic_file import WriteFailed, write_atomically
 from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.console import View
-from sweep.errors import ClusterLost, HostNotReady, UserError
+from sweep.earlier import known_trials
+from sweep.errors import ClusterLost, HostNotReady
 from sweep.flags import printable
 from sweep.gpu import Gpus
 from sweep.journal import read_events
@@ -32,7 +33,7 @@ from sweep.records import EngineConfig
 from sweep.runner import TrialOutcome
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.store import StoredTrial, read_trials, set_aside_trial
+from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, finished_of, trial
 from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
@@ -73,77 +74,29 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
     return plan
 
 
-def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
-    """The stored trials, scored by today's weights and SLOs against the stored baseline."""
-    stored = read_trials(prepared.setup.folder)
-    baseline = next((t.metrics for t in stored if t.number == 0 and t.metrics is not None), None)
-    known = []
-    for one in stored:
-        score = None
-        if one.metrics is not None and baseline is not None:
-            score = prepared.setup.objective.score(one.metrics, baseline)
-        failure = one.failure
-        known.append(
-            Finished(
-                number=one.number,
-                kind=one.kind,
-                flags=one.flags,
-                status=one.status,
-                score=None if score is None else score.value,
-                violations={} if score is None else dict(score.violations),
-                metrics=one.metrics,
-                failure_class=None if failure is None else failure.failure_class,
-                failure_line=None if failure is None else failure.line,
-                advice=None if failure is None else failure.advice,
-                informative_for_search=failure is not None and failure.informative_for_search,
-                policy=None if failure is None else failure.policy,
-                total_s=one.total_s,
-                disturbed=bool(one.disturbances),
-            )
-        )
-    return tuple(known)
+class _EveryStep(tune.Callback):
+    """Calls `checks` in each round of Ray Tune's loop, some ten times a second; what one raises ends the loop."""
+
+    def __init__(self, checks: Sequence[Callable[[], None]]) -> None:
+        self._checks = checks
+
+    def on_step_begin(self, *_: object, **__: object) -> None:
+        for check in self._checks:
+            check()
 
 
-def check_record(prepared: Prepared) -> Iterator[str]:
-    """What the fingerprint does not see of a study that goes on: today's flags and the names that are searched.
-
-    Scores are ratios to trial 0. One that failed is set aside and measured again, since whoever types the command once
-    more has mended its cause; one that was measured must be that of today's flags. Yields a line for each file that is
-    moved. Raises UserError.
-    """
-    folder, config = prepared.setup.folder, prepared.config
-    stored = {one.number: one for one in read_trials(folder)}
-    baseline = stored.pop(0, None)
-    if baseline is not None and baseline.metrics is None and not stored:
-        yield from set_aside_trial(folder, 0, "is of a baseline that failed and is measured again")
-        return
-    today = config.baseline_flags()
-    for one in (*stored.values(), *([baseline] if baseline else [])):
-        gone = [n for n, value in one.flags.items() if n not in today and value is not None]
-        if gone:
-            raise UserError(
-                f"search_space: {gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
-                "Put it back (with one value, if you like), or take another study name"
-            )
-    known = {} if baseline is None else baseline.flags
-    changed = [n for n, value in today.items() if baseline and not same_flag(value, known.get(n))]
-    if changed:
-        was = ", ".join(f"{n}: was {known.get(n)}, is now {today[n]}" for n in changed)
-        raise UserError(
-            f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
-            "Put it back, or take another study name"
-        )
-
-
-def same_flag(one: object, other: object) -> bool:
-    """Whether two values of a flag are the same on a command line: 1 is not true, but 8 is 8.0."""
-    return isinstance(one, bool) is isinstance(other, bool) and one == other
-
-
-def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gpus, view: View) -> StudyOutcome:
+def run_study(
+    prepared: Prepared,
+    plan: StudyPlan,
+    folder: StudyFolder,
+    gpus: Gpus,
+    view: View,
+    checks: Sequence[Callable[[], None]] = (),
+) -> StudyOutcome:
     """Run what the plan still wants on the Ray that is up; everything is stored when this returns.
 
-    Raises ClusterLost when Ray fails; what was measured until then is stored, too.
+    `checks` are called all the time and may raise to end it. Raises ClusterLost when Ray fails; what was measured until
+    then is stored, too.
     """
     devices = gpus.devices if prepared.setup.uses_gpus else ()
     worker = Worker(
@@ -185,7 +138,7 @@ def run_study(prepared: Prepared, plan: StudyPlan, folder: StudyFolder, gpus: Gp
             storage_path=str(folder.ray.absolute()),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
-            callbacks=[],
+            callbacks=[_EveryStep(checks)],
         ),
     )
     try:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
@@ -21,29 +17,22 @@ from sweep.config import StudyConfig, load, parse_duration_s
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
 from sweep.devices import take_out_devices
 from sweep.dry_run import print_dry_run
+from sweep.earlier import check_record
 from sweep.errors import ClusterLost, UserError
 from sweep.gpu import Gpus
+from sweep.interrupts import Interrupts, Stopped
 from sweep.plan import StudyPlan, deadline_clock
 from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
 from sweep.recommend import Verdict, recommend
 from sweep.store import read_trials, set_aside_broken
-from sweep.study import StudyOutcome, anything_left, check_record, conclude, make_plan, run_study
+from sweep.study import StudyOutcome, anything_left, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
 
 _USER_MISTAKE, _FAILED = 2, 1
 # A pipe has no width of its own; the table of trials fits here without folding.
 _PIPE_COLUMNS = 180
-
-
-class Stopped(BaseException):
-    """A signal asked the study to end. Not an Exception: nothing in between may swallow it."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        super().__init__(signal.Signals(number).name)
-
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -103,7 +92,7 @@ def _run(
     salvage: bool,
 ) -> int:
     notices = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
-    with _signals(), Gpus() as gpus:
+    with Interrupts() as interrupts, Gpus() as gpus:
         if gpus.notice and config.gpus(config.baseline_flags()) > 0:
             notices.print(gpus.notice)
         results = Path(config.study.results).expanduser()
@@ -117,7 +106,9 @@ def _run(
             _say_notices(notices, prepared)
             for line in _take_over(prepared, folder):
                 notices.print(line)
-            return _night(prepared, folder, gpus, budget_s, as_json=as_json, address=address, notices=notices)
+            return _night(
+                prepared, folder, gpus, interrupts, budget_s, as_json=as_json, address=address, notices=notices
+            )
 
 
 def _say_notices(notices: Console, prepared: Prepared) -> None:
@@ -143,6 +134,7 @@ def _night(
     prepared: Prepared,
     folder: StudyFolder,
     gpus: Gpus,
+    interrupts: Interrupts,
     budget_s: float | None,
     *,
     as_json: bool,
@@ -164,11 +156,11 @@ def _night(
     messages = folder.path / "logs" / "ray.log"
     try:
         while True:
-            with ray_cluster(address, messages=messages, when_stuck=lost_ray):
+            with ray_cluster(address, messages=messages, when_stuck=lost_ray) as check_ray:
                 needed = config.most_gpus()
                 plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
-                with _view(prepared, folder, plan, as_json=as_json) as view:
-                    outcome = run_study(prepared, plan, folder, gpus, view)
+                with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
+                    outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
             if not plan.busy_devices:
                 break
             notices.print(take_out_devices(plan, gpus, needed, address))
@@ -240,23 +232,6 @@ def _wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
     while any(folder.processes.glob("*.json")) and time.monotonic() < until:
         time.sleep(0.1)
     end_leftovers(folder.processes, even_owned=True)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """The first signal raises Stopped in this thread; a second one does not wait."""
-
-    def on_signal(number: int, _frame: FrameType | None) -> None:
-        for again in handled:
-            signal.signal(again, lambda second, _: os._exit(128 + second))
-        raise Stopped(number)
-
-    handled = {n: signal.signal(n, on_signal) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, before in handled.items():
-            signal.signal(number, before)
 
 
 def _budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None) -> float | None:

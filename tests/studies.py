@@ -143,6 +143,7 @@ def _environment(**more: str) -> Iterator[None]:
 
 
 def _drive(words: list[str], output: str, env: dict[str, str]) -> None:
+    os.setsid()  # a terminal's Ctrl-C goes to the whole group
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)

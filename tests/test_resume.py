@@ -145,7 +145,7 @@ def test_damaged_files_are_set_aside_and_measured_again(studies: Studies, whole:
     assert len({tuple(t.flags.items()) for t in again}) == TRIALS
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
     "model": ({"model": {"served_name": "other"}}, 'fixed flag served-model-name: was "fake", is now "other"'),
     "fixed flag": ({"serve": {"flags": {"max-model-len": 2048}}}, "fixed flag max-model-len: was 4096, is now 2048"),
     "load": ({"load": {"num_prompts": 6}}, "load setting num_prompts: was 5, is now 6"),
@@ -187,7 +187,7 @@ def test_weights_trials_and_a_wider_space_are_welcome_and_scored_anew(
     studies: Studies, whole: Night, copied: Path
 ) -> None:
     wider = {"max-num-seqs": {"type": "int", "low": 8, "high": 512, "step": 8}}
-    changes = {
+    changes: dict[str, dict[str, Any]] = {
         "objective": {"weights": {"p95_ttft_ms": 1.0}},
         "study": {"trials": 21},
         "search_space": {"parameters": {**yaml.safe_load(copied.read_text())["search_space"]["parameters"], **wider}},

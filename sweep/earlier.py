@@ -1,0 +1,77 @@
+"""What earlier runs of a study stored, as the search of today sees it, and whether today's study file goes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sweep.errors import UserError
+from sweep.prepare import Prepared
+from sweep.store import read_trials, set_aside_trial
+from sweep.trial import Finished
+
+
+def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
+    """The stored trials, scored by today's weights and SLOs against the stored baseline."""
+    stored = read_trials(prepared.setup.folder)
+    baseline = next((t.metrics for t in stored if t.number == 0 and t.metrics is not None), None)
+    known = []
+    for one in stored:
+        score = None
+        if one.metrics is not None and baseline is not None:
+            score = prepared.setup.objective.score(one.metrics, baseline)
+        failure = one.failure
+        known.append(
+            Finished(
+                number=one.number,
+                kind=one.kind,
+                flags=one.flags,
+                status=one.status,
+                score=None if score is None else score.value,
+                violations={} if score is None else dict(score.violations),
+                metrics=one.metrics,
+                failure_class=None if failure is None else failure.failure_class,
+                failure_line=None if failure is None else failure.line,
+                advice=None if failure is None else failure.advice,
+                informative_for_search=failure is not None and failure.informative_for_search,
+                policy=None if failure is None else failure.policy,
+                total_s=one.total_s,
+                disturbed=bool(one.disturbances),
+            )
+        )
+    return tuple(known)
+
+
+def check_record(prepared: Prepared) -> Iterator[str]:
+    """What the fingerprint does not see of a study that goes on: today's flags and the names that are searched.
+
+    Scores are ratios to trial 0. One that failed is set aside and measured again, since whoever types the command once
+    more has mended its cause; one that was measured must be that of today's flags. Yields a line for each file that is
+    moved. Raises UserError.
+    """
+    folder, config = prepared.setup.folder, prepared.config
+    stored = {one.number: one for one in read_trials(folder)}
+    baseline = stored.pop(0, None)
+    if baseline is not None and baseline.metrics is None and not stored:
+        yield from set_aside_trial(folder, 0, "is of a baseline that failed and is measured again")
+        return
+    today = config.baseline_flags()
+    for one in (*stored.values(), *([baseline] if baseline else [])):
+        gone = [n for n, value in one.flags.items() if n not in today and value is not None]
+        if gone:
+            raise UserError(
+                f"search_space: {gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
+                "Put it back (with one value, if you like), or take another study name"
+            )
+    known = {} if baseline is None else baseline.flags
+    changed = [n for n, value in today.items() if baseline and not same_flag(value, known.get(n))]
+    if changed:
+        was = ", ".join(f"{n}: was {known.get(n)}, is now {today[n]}" for n in changed)
+        raise UserError(
+            f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
+            "Put it back, or take another study name"
+        )
+
+
+def same_flag(one: object, other: object) -> bool:
+    """Whether two values of a flag are the same on a command line: 1 is not true, but 8 is 8.0."""
+    return isinstance(one, bool) is isinstance(other, bool) and one == other
