@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
-import os
 import shlex
 import subprocess
 import sys
@@ -17,70 +14,10 @@ import duckdb
 import fake_study
 import pytest
 import yaml
-from typer.testing import CliRunner
+from nights import Night
 
-from sweep.store import StoredTrial, read_requests, read_trials
+from sweep.store import read_requests
 from sweep.trial import TrialStatus
-
-# A server's command that first tells what it was given: environment and words, one file a server.
-WITNESS = """
-import json, os, sys, time
-if "VLLM_API_KEY" in os.environ:
-    with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
-        json.dump({"env": dict(os.environ), "argv": sys.argv[2:]}, file)
-    # All but the first wait for one another, to be there at one time.
-    patience = 600
-    while 1 < len(os.listdir(sys.argv[1])) < int(os.environ.get("WITNESS_WAIT", "0")) and patience:
-        patience -= 1
-        time.sleep(0.1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
-
-
-@dataclasses.dataclass
-class Night:
-    """A study in a folder of its own; `run` types the command once more."""
-
-    home: Path
-    content: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        self.seen.mkdir(parents=True)
-        script = self.home / "witness.py"
-        script.write_text(WITNESS)
-        self.content["serve"]["command"] = [
-            sys.executable,
-            str(script),
-            str(self.seen),
-            *self.content["serve"]["command"],
-        ]
-
-    @property
-    def seen(self) -> Path:
-        return self.home / "seen"
-
-    @property
-    def folder(self) -> Path:
-        return self.home / "results" / "night"
-
-    @property
-    def trials(self) -> tuple[StoredTrial, ...]:
-        return read_trials(self.folder)
-
-    def servers(self) -> list[dict[str, Any]]:
-        """What each server so far was given, in no order."""
-        return [json.loads(path.read_text()) for path in self.seen.iterdir()]
-
-    def run(self, *options: str, **extra: str) -> subprocess.CompletedProcess[str]:
-        path = fake_study.write(self.home / "study.yaml", self.content)
-        done = fake_study.tune(path, *options, timeout_s=240.0, XDG_CACHE_HOME=str(self.home / "cache"), **extra)
-        assert "Traceback" not in done.stdout + done.stderr
-        assert fake_study.processes_with(str(self.home)) == []
-        return done
-
-    def join(self, address: str, *options: str) -> subprocess.CompletedProcess[str]:
-        """`run` on a Ray that is up. It asks for a token; who gives its address has to say so."""
-        return self.run("--ray-address", address, *options, RAY_AUTH_MODE="token")
 
 
 def choice(*values: Any) -> dict[str, Any]:
@@ -131,7 +68,10 @@ def address() -> Iterator[str]:
 def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
     """A study of four trials."""
     home = tmp_path_factory.mktemp("study")
-    return Night(home, fake_study.study(home, load={"request_rate": 40}))
+    # Far apart, so that a busy machine does not change who is better: today's 8 sequences are 19 times as slow as 64.
+    landscape = {"both": {"max-num-seqs": {"best": 64, "weight": 2.0, "log": True}}}
+    fake = {"ttft_ms": 15, "itl_ms": 3, "landscape": landscape}
+    return Night(home, fake_study.study(home, fake=fake, load={"request_rate": 40}))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +92,7 @@ class TestAStudy:
         lines = first.stdout.splitlines()
         rows = [line for line in lines if line.split()[:1] in (["0"], ["1"], ["2"], ["3"])]
         assert len(rows) == 4
-        assert rows[0].split()[1:4] == ["8", "0.5", *rows[0].split()[3:4]]
+        assert rows[0].split()[1:3] == ["8", "0.5"]
         assert lines[-1] == "all trials done"
         assert any("better than the baseline" in line for line in lines)  # its 8 sequences are far from the optimum
         commands = [line for line in lines if line.startswith(sys.executable)]
@@ -245,10 +185,10 @@ class TestAStudy:
 def half(tmp_path_factory: pytest.TempPathFactory) -> Night:
     """Six points, three of which cannot work; today's flags are the best of the others."""
     home = tmp_path_factory.mktemp("half")
-    landscape = {"both": {"max-num-seqs": {"best": 8, "weight": 1.0, "log": True}}}
+    landscape = {"both": {"max-num-seqs": {"best": 8, "weight": 3.0, "log": True}}}
     oom = {"if": {"max-num-seqs": [">", 32]}, "then": {"exit_code": 1, "log": "@oom_start"}}
     content = fake_study.study(
-        home, fake={"ttft_ms": 10, "itl_ms": 4, "landscape": landscape, "rules": [oom]}, study={"trials": 50}
+        home, fake={"ttft_ms": 40, "itl_ms": 10, "landscape": landscape, "rules": [oom]}, study={"trials": 50}
     )
     content["search_space"] = {"parameters": {"max-num-seqs": choice(8, 16, 32, 64, 128, 256)}}
     content["baseline"] = {"max-num-seqs": 8}
@@ -320,79 +260,3 @@ def test_trials_on_four_devices_see_their_own(tmp_path: Path, address: str) -> N
     assert server["env"]["CUDA_VISIBLE_DEVICES"] == "0,1,2,3"
     for night in nights:
         assert all(not name.startswith("RAY_") for server in night.servers() for name in server["env"])
-
-
-class TestMistakes:
-    """Whatever is wrong with what was asked: one line, exit code 2, nothing launched."""
-
-    def test_in_a_process_of_its_own(self, tmp_path: Path) -> None:
-        night = Night(tmp_path, fake_study.study(tmp_path))
-        night.content["serve"]["flgas"] = night.content["serve"].pop("flags")
-        done = night.run()
-        assert done.returncode == 2
-        assert done.stdout == ""
-        (line,) = done.stderr.splitlines()
-        assert line.startswith(f"sweep: {tmp_path / 'study.yaml'}:")
-        assert line.endswith("did you mean 'flags'?")
-        assert not (tmp_path / "results").exists()
-
-    @pytest.mark.parametrize(
-        ("changes", "words"),
-        [
-            ({"serve": {"flags": {"max-modle-len": 1}}}, "did you mean 'max-model-len'?"),
-            ({"load": {"path": "cut.json"}}, "truncated"),
-            ({"load": {"path": "absent.json"}}, "no file 'absent.json'"),
-            ({"model": {"path": "./absent"}}, "no folder './absent'"),
-            ({"load": {"output_tokens": 2045}}, "leaves no conversation"),
-        ],
-    )
-    def test_one_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], words: str
-    ) -> None:
-        from sweep.tune import app
-
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        (tmp_path / "cut.json").write_text('[{"id": "a", "conversations": [{"from": "human", "value": "x"}, {"fr')
-        night = Night(tmp_path, fake_study.study(tmp_path, **changes))
-        path = fake_study.write(tmp_path / "study.yaml", night.content)
-        done = CliRunner().invoke(app, [str(path)])
-        assert done.exit_code == 2
-        assert done.stdout == ""
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("sweep: ")]
-        assert words in line
-        assert "Traceback" not in done.stderr
-        assert night.servers() == []
-        assert list((tmp_path / "results").rglob("*.parquet")) == []
-
-
-def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path) -> None:
-    content = fake_study.study(tmp_path)
-    content["search_space"] = {**content["search_space"], "constraints": ["max-num-seqs <= 128"]}
-    night = Night(tmp_path, content)
-    done = night.run("--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "320 combinations, 160 of them within the constraints" in done.stdout
-    commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert len(commands) == 3
-    for words in commands:
-        assert words[: len(night.content["serve"]["command"])] == night.content["serve"]["command"]
-        assert "--gpu-memory-utilization" in words
-    assert commands[0][commands[0].index("--max-num-seqs") + 1] == "8"
-    assert night.servers() == []
-    assert not (tmp_path / "results").exists()
-
-
-def test_help_is_worth_reading() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sweep.tune", "--help"],
-        env={**fake_study.environment(), "COLUMNS": "120", "TERM": "dumb"},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=os.sep,
-    )
-    assert done.returncode == 0
-    assert "Tune the serve flags of a vLLM server." in done.stdout
-    assert "Exit codes" in done.stdout
-    for option in ("--dry-run", "--json", "--ray-address", "--time-budget", "--deadline", "--salvage"):
-        assert option in done.stdout
