@@ -85,6 +85,8 @@ def parse_metric(name: str) -> Metric:
         hint = f"; did you mean {nearest[0]!r}?" if nearest else "; metrics look like p95_ttft_ms"
         raise ConfigError(f"unknown metric {name!r}{hint}")
     stat, stem = match.groups()
+    if stat.startswith("p") and float(stat[1:]) == 0:
+        raise ConfigError(f"{name!r}: a percentile lies above 0 and below 100")
     percentile = 50.0 if stat == "median" else float(stat[1:]) if stat.startswith("p") else None
     return Metric(name, stem, stat, percentile, "ms", lower_is_better=True)
 

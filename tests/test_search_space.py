@@ -147,7 +147,7 @@ def test_key_is_equal_for_equal_points_only() -> None:
 
 
 def test_one_and_true_are_different_choices() -> None:
-    mixed = space({"x": {"type": "choice", "values": [1, True, "1", "auto"]}})
+    mixed = space({"x": {"type": "choice", "values": [1, True, "auto", None]}})
     keys = {mixed.key(point) for point in mixed.points()}
     assert len(keys) == 4
 

@@ -34,6 +34,8 @@ def loads(text: str, path: Path) -> StudyConfig:
     data, lines = _parse(text, path)
     if not isinstance(data, dict):
         raise ConfigError("is not a mapping of sections (study, model, serve, search_space, ...)", path=path, line=1)
+    # A section whose keys are all commented out is an empty one.
+    data = {key: {} if value is None and key in StudyConfig.model_fields else value for key, value in data.items()}
     try:
         return StudyConfig.model_validate(data)
     except ValidationError as error:

@@ -17,6 +17,9 @@ from sweep.trial import Flag
 FlagValue = Flag | list[Any] | dict[str, Any]
 Words = tuple[str, ...]
 
+# Beyond it a float no longer tells whole numbers apart, and no flag goes there.
+_LARGEST = 2**53
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DURATION = re.compile(r"^(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?$")
 
@@ -51,9 +54,17 @@ def _spelled_flags(value: object) -> object:
 
 def _text_values(value: object) -> object:
     """Environment values as text: YAML turns 1 and true into numbers and booleans."""
-    if isinstance(value, dict):
-        return {str(k): {True: "1", False: "0"}.get(v, v) if isinstance(v, bool) else str(v) for k, v in value.items()}
-    return value
+    if not isinstance(value, dict):
+        return value
+    texts = {}
+    for key, item in value.items():
+        name = str(key)
+        if not name or "=" in name or "\0" in f"{name}{item}":
+            raise ValueError(f"{name!r} cannot be the name or value of an environment variable")
+        if item is None or isinstance(item, (list, dict)):
+            raise ValueError(f"{name} needs a text or number; write an empty one as ''")
+        texts[name] = str(int(item)) if isinstance(item, bool) else str(item)
+    return texts
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration_s)]
@@ -142,9 +153,9 @@ class IntRange(Section):
     """Whole numbers from `low` to `high`."""
 
     type: Literal["int"]
-    low: int
-    high: int
-    step: int | None = Field(None, ge=1)
+    low: int = Field(ge=-_LARGEST, le=_LARGEST)
+    high: int = Field(ge=-_LARGEST, le=_LARGEST)
+    step: int | None = Field(None, ge=1, le=_LARGEST)
     log: bool = False
     or_null: bool = False
 
@@ -179,8 +190,9 @@ class Choice(Section):
     @field_validator("values")
     @classmethod
     def _distinct(cls, values: tuple[Flag, ...]) -> tuple[Flag, ...]:
-        keys = [(isinstance(v, bool), v) for v in values]
-        if len(set(keys)) != len(keys):
+        # 8 and "8" are one command line.
+        spelled = [("switch", v) if isinstance(v, bool) or v is None else ("value", str(v)) for v in values]
+        if len(set(spelled)) != len(spelled):
             raise ValueError("a value stands twice")
         return values
 

@@ -8,12 +8,15 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sweep.config.models import (
+    Boolean,
     Choice,
     Environment,
     FixedFlags,
     FlagValue,
+    FloatRange,
     IntRange,
     ModelSection,
+    ParameterSpec,
     PlainFlags,
     SearchSpaceConfig,
     Section,
@@ -28,8 +31,12 @@ from sweep.trial import Flag
 # One trial's parallel sizes multiply to its devices.
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
 _OURS = frozenset(
-    {"host", "port", "api-key", "served-model-name", "model", "chat-template", "chat-template-content-format"}
+    {
+        *("host", "port", "api-key", "config", "uds"),
+        *("served-model-name", "model", "chat-template", "chat-template-content-format"),
+    }
 )
+_LARGEST_WEIGHT = 1e6
 
 
 def _rate(value: object) -> object:
@@ -90,7 +97,7 @@ class LoadSection(Section):
         8, ge=0, description="Requests sent before, which are not measured and are not measured prompts."
     )
     request_rate: Rate = Field(None, description="Mean arrivals per second; `inf` (the default) sends all at once.")
-    burstiness: float = Field(1.0, gt=0, description="1 is Poisson arrivals; lower is burstier.")
+    burstiness: float = Field(1.0, ge=0.01, description="1 is Poisson arrivals; lower is burstier.")
     max_concurrency: int | None = Field(
         None, ge=1, description="Most requests in flight; hides waiting time from the latencies."
     )
@@ -147,6 +154,8 @@ class ObjectiveSection(Section):
             raise ValueError("give preset or weights, not both")
         for name, weight in self.weights.items():
             lower = parse_metric(name).lower_is_better
+            if abs(weight) > _LARGEST_WEIGHT:
+                raise ValueError(f"the weight of {name} is beyond {_LARGEST_WEIGHT:g}; weights count in relation")
             if weight == 0 or (weight > 0) is not lower:
                 raise ValueError(f"the weight of {name} must be {'above' if lower else 'below'} zero")
         if any(limit <= 0 for limit in self.slo.values()):
@@ -166,6 +175,20 @@ class ResourcesSection(Section):
     concurrent_trials: int | None = Field(
         None, ge=1, description="Trials at once; default: what the devices allow, and 1 without devices."
     )
+
+
+def _misfit(value: Flag, spec: ParameterSpec) -> str | None:
+    """What is wrong with a baseline's value by its kind; it may lie outside the range. None when it fits."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if value is None:
+        return None
+    if isinstance(spec, IntRange) and not (number and float(value) == int(value)):
+        return "a whole number is searched"
+    if isinstance(spec, FloatRange) and not number:
+        return "a number is searched"
+    if isinstance(spec, Boolean) and not isinstance(value, bool):
+        return "true or false is searched"
+    return None
 
 
 class StudyConfig(Section):
@@ -191,7 +214,13 @@ class StudyConfig(Section):
             ("baseline", set(self.baseline)),
         ):
             if taken := sorted(names & _OURS):
-                raise ValueError(f"{where}: {taken[0]} is set by sweep; see the keys under `model`")
+                raise ValueError(f"{where}: {taken[0]} is set by sweep; see the keys of `model` and `serve`")
+        every = {*searched, *self.serve.flags}
+        if twins := sorted(name for name in every if f"no-{name}" in every):
+            raise ValueError(f"{twins[0]} and no-{twins[0]} are one flag; set {twins[0]} to true or false")
+        for name, value in self.baseline.items():
+            if name in searched and (fault := _misfit(value, self.search_space.parameters[name])):
+                raise ValueError(f"baseline: {name} is {value!r}, but {fault}")
         if both := sorted(searched & set(self.serve.flags)):
             raise ValueError(f"search_space: {both[0]} is also fixed under serve.flags; keep one of the two")
         if both := sorted(set(self.baseline) & set(self.serve.flags)):

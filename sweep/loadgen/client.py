@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from sweep.errors import LoadFailed
 from sweep.loadgen.command import STARTUP_ALLOWANCE_S, LoadJob, client_argv, sends_test_request
+from sweep.loadgen.consistency import check_consistency
 from sweep.loadgen.progress import ProgressBar, RequestClock
 from sweep.loadgen.result_file import read_result
 from sweep.process import SupervisedProcess
@@ -84,11 +85,13 @@ def run(
         raise _server_died(code)
     if code != 0:
         raise LoadFailed("client_exit", f"the load client ended with exit code {code}", exit_code=code)
+    took_s = time.monotonic() - began
     requests, duration_s, summary = read_result(job)
+    check_consistency(job, requests, duration_s, summary, took_s)
     remarks: tuple[str, ...] = ()
     if sends_test_request(job.help):
         remarks = ("this load client sends its first prompt once before the load: that request may find it cached",)
-    return LoadOutcome(requests, duration_s, summary, time.monotonic() - began, remarks)
+    return LoadOutcome(requests, duration_s, summary, took_s, remarks)
 
 
 def _watch(

@@ -77,6 +77,8 @@ class JsonStream:
                 if not self._is_cut(error):
                     self._refuse(error.msg, error.pos)
                 raise CutOff(self._before + len(self._buffer)) from None
+            except ValueError as error:  # an integer of thousands of digits
+                self._refuse(str(error).split(";")[0], self._at)
             except RecursionError:
                 self._refuse("lists or objects are nested too deeply", self._at)
             else:
