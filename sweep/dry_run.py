@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from sweep.flags import printable
 from sweep.loadgen import time_limit_s
 from sweep.prepare import Prepared
 from sweep.searcher.proposer import Proposer
@@ -22,10 +21,10 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
         counted += f", {feasible:,} of them within the constraints"
     console.print(f"search space: {counted}; {config.study.trials} trials are asked for")
     console.print("trial 0, the baseline:")
-    console.print(f"  {printable(setup.pasteable_argv(config.baseline_flags()))}")
+    console.print(f"  {prepared.redactor.text(setup.command_line(config.baseline_flags()))}")
     for number, flags in enumerate(_first_proposals(prepared), start=1):
         console.print(f"trial {number}, one that the search would start with:")
-        console.print(f"  {printable(setup.pasteable_argv(flags))}")
+        console.print(f"  {prepared.redactor.text(setup.command_line(flags))}")
     console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
     console.print("nothing was launched")
 

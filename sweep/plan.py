@@ -89,7 +89,10 @@ class StudyPlan:
         self.live.pop(finished.number, None)
         self.finished[finished.number] = finished
         self.proposer.hear(finished)
-        if finished.status is TrialStatus.COMPLETE:
+        if finished.number == 0 and finished.status is TrialStatus.COMPLETE and finished.score is None:
+            missing = [name for name, value in (finished.metrics or {}).items() if value is None]
+            self.stop(f"the baseline has no score: the load left {', '.join(missing)} undefined", failed=True)
+        elif finished.status is TrialStatus.COMPLETE:
             self._same = (None, 0)
         elif not earlier:
             self._judge(finished)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,9 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     found = installed()
     server_command = config.serve.command or _default(found, "server_command")
     client_command = config.load.command or _default(found, "client_command")
+    _check_computable(config, objective, study_path)
+    _check_program(server_command, config.serve.env, "serve.command", study_path)
+    _check_program(client_command, config.load.env, "load.command", study_path)
     dialect = _dialect(config, server_command, client_command, found)
     if dialect.notice:
         notices.append(dialect.notice)
@@ -100,6 +104,23 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
     schema = _schema(config, objective, setup.percentiles)
     return Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices))
+
+
+def _check_computable(config: StudyConfig, objective: Objective, study_path: Path) -> None:
+    """A reply of one token has no second one to wait for."""
+    undefined = [n for n in objective.metrics_needed() if parse_metric(n).stem in ("tpot", "itl")]
+    if config.load.output_tokens == 1 and undefined:
+        raise ConfigError(
+            f"replies of 1 token have no {undefined[0]}; raise it, or choose other metrics under objective",
+            path=study_path,
+            key="load.output_tokens",
+        )
+
+
+def _check_program(command: tuple[str, ...], env: Mapping[str, str], key: str, study_path: Path) -> None:
+    """The first word must be a program that can be run; what follows is its own business."""
+    if shutil.which(command[0], path=env.get("PATH") or os.environ.get("PATH")) is None:
+        raise ConfigError(f"{command[0]!r} is no program on this machine", path=study_path, key=key)
 
 
 def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, plan: LoadPlan) -> TrialSetup:

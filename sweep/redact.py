@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -83,6 +84,18 @@ class Redactor:
         for place in _PLACES:
             text = place.sub(_hide_value, text)
         return _SHAPES.sub(REDACTED, text)
+
+    def file(self, path: Path) -> None:
+        """Redact a log that somebody else wrote, once nobody writes it any more. Nothing happens if it is not there."""
+        try:
+            lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+        except OSError:
+            return
+        clean = [self.text(line) for line in lines]
+        if clean != lines:
+            fresh = path.with_name(path.name + ".clean")
+            fresh.write_text("".join(clean), encoding="utf-8", errors="surrogateescape")
+            fresh.replace(path)
 
     def argv(self, words: Sequence[str]) -> tuple[str, ...]:
         """The words of a command without secrets, one word for each word given."""

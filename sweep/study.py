@@ -22,7 +22,7 @@ from sweep.config import StudyConfig
 from sweep.console import View
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost, HostNotReady
-from sweep.flags import printable
+from sweep.flags import printable, render
 from sweep.gpu import Gpus
 from sweep.journal import read_events
 from sweep.plan import StudyPlan
@@ -179,24 +179,34 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
     recommendation = recommend(known)
     command = best_yaml = None
     if recommendation.flags is not None:
-        command = printable(prepared.setup.pasteable_argv(recommendation.flags))
+        command = prepared.redactor.text(prepared.setup.command_line(recommendation.flags))
         with contextlib.suppress(WriteFailed):  # a full disk: the command is shown all the same
             best_yaml = write_best_yaml(prepared, recommendation.flags, recommendation.sentence)
     return StudyOutcome(read_trials(prepared.setup.folder), recommendation, command, best_yaml, stop_reason, failed)
 
 
 def write_best_yaml(prepared: Prepared, flags: Flags, sentence: str) -> Path:
-    """A file for `vllm serve --config`. A switch that is off stands as its `no-` twin: older versions drop `false`."""
+    """A file for `vllm serve --config`, in the spelling of the installed vLLM.
+
+    A switch that is off stands as its `no-` twin, since older versions drop `false`. What such a file cannot say (a
+    flag given several times) stands in it as a comment.
+    """
     setup = prepared.setup
     content: dict[str, object] = {"model": setup.model, "served-model-name": setup.served_name}
+    unsaid: list[str] = []
     for name, value in setup.server_flags(flags).items():
-        if value is False:
-            content[f"no-{name}"] = True
-        else:
-            content[name] = value
+        words = render({name: value}, setup.dialect.server)
+        names = [word for word in words if word.startswith("--")]
+        if len(names) > 1 or any("=" in word for word in names):
+            unsaid.append(printable(words))
+        elif words:
+            content[words[0].removeprefix("--")] = True if len(words) == 1 else value
     path = setup.folder / "best.yaml"
-    comment = f"# {sentence}\n# vllm serve --config {path.name}\n"
-    write_atomically(path, (comment + yaml.safe_dump(content, sort_keys=False)).encode())
+    comments = [sentence, f"vllm serve --config {path.name}"]
+    comments += [f"Environment: {name}={value}" for name, value in setup.server_env.items()]
+    comments += [f"Not expressible here, add to the command: {text}" for text in unsaid]
+    text = "".join(f"# {line}\n" for line in comments) + yaml.safe_dump(content, sort_keys=False)
+    write_atomically(path, prepared.redactor.text(text).encode())
     return path
 
 
@@ -223,7 +233,7 @@ def store_lost(spec: TrialSpec, worker: Worker) -> Finished:
         engine=(),
         engine_config=EngineConfig(),
         events=events,
-        command=printable(worker.setup.pasteable_argv(spec.flags)),
+        command=worker.setup.command_line(spec.flags),
         attempts=max((event.attempt for event in events), default=1),
         started_wall_s=began_wall_s,
         startup_s=None,

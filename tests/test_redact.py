@@ -6,6 +6,7 @@ import base64
 import json
 import pickle
 import shlex
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -175,3 +176,12 @@ def test_a_redactor_travels_and_does_not_print_its_secrets() -> None:
     assert redactor.text(SECRET) == REDACTED
     assert SECRET not in repr(redactor)
     assert base64.b64encode(SECRET.encode()).decode() not in repr(redactor)
+
+
+def test_a_log_of_somebody_else_is_cleaned(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_bytes(b"start\nargs: api_key=sesame-open-4711\n\xff\xfe odd bytes\n")
+    Redactor({"FOO_API_KEY": "sesame-open-4711"}).file(log)
+    assert log.read_bytes() == b"start\nargs: api_key=[redacted]\n\xff\xfe odd bytes\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["server.log"]
+    Redactor({}).file(tmp_path / "absent.log")

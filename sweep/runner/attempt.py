@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import time
@@ -239,6 +240,8 @@ class Attempt:
             by_client = diagnose(self._evidence(error, self.client_log, phase="client"))
             if by_client.line is not None:
                 diagnosis = by_client
+        if diagnosis.line is None:  # no log tells: our own words are the evidence
+            diagnosis = dataclasses.replace(diagnosis, line=str(error).splitlines()[0] if str(error) else None)
         outcome.failure = diagnosis
         self._journal.note(
             "failed",

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from sweep.diagnosis import Diagnosis, Policy
-from sweep.flags import printable
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.journal import Journal
 from sweep.metric_table import parse_metric
@@ -55,7 +54,10 @@ def run_trial(
     attempt = first_attempt
     while True:
         journal.begin_attempt(attempt)
-        outcome = Attempt(spec, setup, journal, gpus, resting).run()
+        one = Attempt(spec, setup, journal, gpus, resting)
+        outcome = one.run()
+        for log in (one.server_log, one.client_log):
+            redactor.file(log)  # servers print their arguments, and some their environment
         telemetry += telemetry_rows(outcome.telemetry, journal)
         disturbances = outcome.telemetry.disturbances if outcome.telemetry is not None else ()
         if outcome.load is not None and disturbances and not disturbed_before:
@@ -113,7 +115,7 @@ def _result(
         engine=outcome.engine,
         engine_config=outcome.engine_config,
         events=tuple(journal.events),
-        command=printable(setup.pasteable_argv(spec.flags)),
+        command=setup.command_line(spec.flags),
         attempts=attempts,
         started_wall_s=began_wall_s,
         startup_s=outcome.startup_s,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweep.flags import Dialect, FlagValue, render
+from sweep.flags import Dialect, FlagValue, printable, render
 from sweep.objective import Objective
 from sweep.trial import Flags
 from sweep.workload import ClientFeatures, ClientFile, LoadPlan, write_round
@@ -77,6 +78,11 @@ class TrialSetup:
         where: dict[str, FlagValue] = {"host": host, "port": port, "served-model-name": self.served_name}
         words = render({**self.server_flags(flags), **where}, self.dialect.server)
         return (*self.server_command, self.model, *words)
+
+    def command_line(self, flags: Flags) -> str:
+        """`pasteable_argv` as a line of shell, after the environment variables of the study."""
+        env = [f"{name}={shlex.quote(value)}" for name, value in self.server_env.items()]
+        return " ".join([*env, printable(self.pasteable_argv(flags))])
 
     def pasteable_argv(self, flags: Flags) -> tuple[str, ...]:
         """The command a person would type: no address of ours, and `vllm serve` for the installed vLLM."""
