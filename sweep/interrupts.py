@@ -7,6 +7,9 @@ import os
 import signal
 from collections.abc import Iterator
 from types import FrameType
+from typing import Any
+
+_ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
@@ -26,12 +29,17 @@ class Interrupts:
     def __init__(self) -> None:
         self._number: int | None = None
         self._held = False
-        self._before: dict[int, signal.Handlers] = {}
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupts:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._heed)  # type: ignore[assignment]
+        self._before = {number: signal.getsignal(number) for number in _ASKED}
+        self.listen()
         return self
+
+    def listen(self) -> None:
+        """Take the signals; once more after Ray has started, which takes SIGTERM for a crash of its own."""
+        for number in _ASKED:
+            signal.signal(number, self._heed)
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():

@@ -157,6 +157,7 @@ def _night(
     try:
         while True:
             with ray_cluster(address, messages=messages, when_stuck=lost_ray) as check_ray:
+                interrupts.listen()
                 needed = config.most_gpus()
                 plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
                 with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():

@@ -116,7 +116,9 @@ class Studies:
         self._count += 1
         output = study.parent / f"output-{self._count}.txt"
         words = [str(study), *options, *(() if local else ("--ray-address", self.address))]
-        process = self._context.Process(target=_drive, args=(words, str(output), environment(**_AUTH, **(env or {}))))
+        process = self._context.Process(
+            target=_drive, args=(self._count, words, str(output), environment(**_AUTH, **(env or {})))
+        )
         began_wall_s = time.time()
         process.start()
         until(output.exists, "the driver to start")
@@ -142,7 +144,7 @@ def _environment(**more: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _drive(words: list[str], output: str, env: dict[str, str]) -> None:
+def _drive(count: int, words: list[str], output: str, env: dict[str, str]) -> None:
     os.setsid()  # a terminal's Ctrl-C goes to the whole group
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)
@@ -152,7 +154,13 @@ def _drive(words: list[str], output: str, env: dict[str, str]) -> None:
     os.environ.update(env)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL if number != signal.SIGINT else signal.default_int_handler)
+    import ray
+
     from sweep.tune import app
+
+    # Ray seeds its random ids by the time and an address, which forks of one moment share: let them drift apart.
+    for _ in range(200 * count):
+        ray.ObjectRef.from_random()
 
     code: Any = 0
     try:

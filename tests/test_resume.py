@@ -91,7 +91,7 @@ def test_killed_at_random_moments_a_study_ends_as_if_it_had_not_been(
     study = night(tmp_path / "killed")
     draw = random.Random(11)
     # Most fall into the start, which costs little to repeat: the lock, the checks, the take-over, joining Ray.
-    early = set(draw.sample(range(KILLS), KILLS * 3 // 5))
+    early = set(draw.sample(range(KILLS), KILLS * 7 // 10))
     stored = 0
     for kill in range(KILLS):
         driver = start(studies, study)
