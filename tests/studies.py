@@ -121,7 +121,7 @@ class Studies:
         )
         began_wall_s = time.time()
         process.start()
-        until(output.exists, "the driver to start")
+        until(output.exists, "the driver to start", 60.0)
         return Driver(process, output, results, began_wall_s)
 
     def close(self) -> None:

@@ -128,9 +128,9 @@ def test_good_trial(bench: Bench) -> None:
     assert result.engine[-1].generation_tokens == 1 + 2 * 4 + PROMPTS * 4
     # The command is one to paste: no address of ours.
     shown = f"--gpu-memory-utilization 0.8 --served-model-name {bench.folder.name}"
-    assert result.command == (
-        f"{sys.executable} {fake_study.FAKE} serve {bench.setup.model} --max-model-len 4096 --max-num-seqs 64 {shown}"
-    )
+    environment, command = result.command.split(f" {sys.executable} ")
+    assert environment.startswith("FAKE_VLLM='{")
+    assert command == (f"{fake_study.FAKE} serve {bench.setup.model} --max-model-len 4096 --max-num-seqs 64 {shown}")
     assert bench.argument("--host") == "127.0.0.1"
 
 

@@ -68,6 +68,7 @@ def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path) -> None:
     commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  ")]
     assert len(commands) == 3
     for words in commands:
+        assert words.pop(0).startswith("FAKE_VLLM=")  # what the study sets of the environment comes first
         assert words[: len(night.content["serve"]["command"])] == night.content["serve"]["command"]
         assert "--gpu-memory-utilization" in words
     assert commands[0][commands[0].index("--max-num-seqs") + 1] == "8"
