@@ -38,7 +38,7 @@ class Journal:
         self.events: list[Event] = list(read_events(folder))
         self.attempt = self.attempts_before = max((event.attempt for event in self.events), default=0)
         self.phase = ""
-        self._folder, self._number, self._redact = folder, number, redact
+        self._folder, self._number, self.redact = folder, number, redact
         self._began_s = time.monotonic()
         self._progress: Progress | None = None
         folder.mkdir(parents=True, exist_ok=True)
@@ -71,14 +71,14 @@ class Journal:
 
     def note(self, kind: str, detail: str = "", **facts: str | int | bool | None) -> None:
         """Record an event of the current phase."""
-        texts = {key: self._redact(fact) if isinstance(fact, str) else fact for key, fact in facts.items()}
+        texts = {key: self.redact(fact) if isinstance(fact, str) else fact for key, fact in facts.items()}
         event = Event(
             attempt=self.attempt,
             at_s=self.elapsed_s(),
             wall_s=time.time(),
             kind=kind,
             phase=self.phase,
-            detail=self._redact(detail),
+            detail=self.redact(detail),
             **texts,  # type: ignore[arg-type]  # the names and types are those of Event
         )
         self.events.append(event)

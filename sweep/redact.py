@@ -68,14 +68,18 @@ class Redactor:
     Redacting twice gives the same text as redacting once. Prints itself without its secrets.
     """
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_secrets")
 
     def __init__(self, env: Mapping[str, str], extra_secrets: Iterable[str] = ()) -> None:
-        named = [value for name, value in env.items() if is_secret_name(name)]
-        parts = {part for value in (*named, *extra_secrets) for part in _spellings(value)}
+        self._secrets = (*(value for name, value in env.items() if is_secret_name(name)), *extra_secrets)
+        parts = {part for value in self._secrets for part in _spellings(value)}
         # The longest first: a secret may begin with another.
         patterns = [_pattern(part) for part in sorted(parts, key=lambda part: (-len(part), part))]
         self._known = re.compile("|".join(patterns)) if patterns else None
+
+    def also(self, *secrets: str) -> Redactor:
+        """One that knows these, too."""
+        return Redactor({}, (*self._secrets, *secrets))
 
     def text(self, text: str) -> str:
         """`text` without secrets."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -105,6 +106,7 @@ def run_study(
         metadata=prepared.fingerprint.as_metadata(),
         resting=gpus.baseline(devices),
         holder=folder.holder(folder.path),
+        umask=_umask(),
     )
 
     def recover(spec: TrialSpec) -> Finished | None:
@@ -149,6 +151,13 @@ def run_study(
     if plan.stop_reason is None and not plan.busy_devices:
         raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
+
+
+def _umask() -> int:
+    """This process's umask, which can only be read by setting it."""
+    umask = os.umask(0o077)
+    os.umask(umask)
+    return umask
 
 
 def _trial_name(ray_trial: Any) -> str:

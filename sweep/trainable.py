@@ -24,6 +24,7 @@ class Worker:
     """What every worker gets beside its trial.
 
     `resting`: memory of the devices before the study. `holder`: who holds the study, see `StudyFolder.holder`.
+    `umask`: that of the person, since a worker has that of whoever started the cluster.
     """
 
     setup: TrialSetup
@@ -31,6 +32,7 @@ class Worker:
     metadata: Mapping[str, str]
     resting: tuple[DeviceMemory, ...]
     holder: str
+    umask: int
 
     def redactor(self) -> Redactor:
         """Made where it is used: the environment's secrets do not travel."""
@@ -46,6 +48,7 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
 
     Nothing is stored for a driver that no longer holds the study: the next one runs this trial itself.
     """
+    os.umask(worker.umask)
     spec, first_attempt = spec_from_config(config[SPEC])
     try:
         store = worker.store()

@@ -110,14 +110,20 @@ class Studies:
         assert self.address, "no Ray for the tests"
 
     def start(
-        self, study: Path, results: Path, *options: str, local: bool = False, env: Mapping[str, str] | None = None
+        self,
+        study: Path,
+        results: Path,
+        *options: str,
+        local: bool = False,
+        env: Mapping[str, str] | None = None,
+        umask: int = 0o022,
     ) -> Driver:
         """A driver on the shared cluster, or on one of its own (`local`)."""
         self._count += 1
         output = study.parent / f"output-{self._count}.txt"
         words = [str(study), *options, *(() if local else ("--ray-address", self.address))]
         process = self._context.Process(
-            target=_drive, args=(self._count, words, str(output), environment(**_AUTH, **(env or {})))
+            target=_drive, args=(self._count, umask, words, str(output), environment(**_AUTH, **(env or {})))
         )
         began_wall_s = time.time()
         process.start()
@@ -144,7 +150,8 @@ def _environment(**more: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _drive(count: int, words: list[str], output: str, env: dict[str, str]) -> None:
+def _drive(count: int, umask: int, words: list[str], output: str, env: dict[str, str]) -> None:
+    os.umask(umask)
     os.setsid()  # a terminal's Ctrl-C goes to the whole group
     descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(descriptor, 1)

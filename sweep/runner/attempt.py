@@ -25,7 +25,7 @@ from sweep.runner.engine_watch import EngineWatch
 from sweep.runner.setup import TrialSetup
 from sweep.runner.telemetry import recorded_pids
 from sweep.runner.warmup import warm_up
-from sweep.server import Launch, VllmServer, child_environment, new_api_key, port_free, reserve_port
+from sweep.server import Launch, VllmServer, child_environment, port_free, reserve_port
 from sweep.trial import Phase, TrialSpec
 
 # A configuration line of the start-up log stands early; more is not read.
@@ -57,9 +57,10 @@ class Attempt:
         journal: Journal,
         gpus: Gpus,
         resting: tuple[DeviceMemory, ...],
+        api_key: str,
     ) -> None:
         self._spec, self._setup, self._journal = spec, setup, journal
-        self._gpus, self._resting = gpus, resting
+        self._gpus, self._resting, self._api_key = gpus, resting, api_key
         self._devices: tuple[DeviceInfo, ...] = (
             gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES")) if setup.uses_gpus else ()
         )
@@ -87,7 +88,7 @@ class Attempt:
         self._wait_for_clean_devices()
         setup = self._setup
         with reserve_port(setup.host) as reservation:
-            api_key = new_api_key()
+            api_key = self._api_key
             visible = setup.visible_devices()
             launch = Launch(
                 argv=setup.server_argv(self._spec.flags, setup.host, reservation.port),

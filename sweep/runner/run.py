@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from sweep.diagnosis import Diagnosis, Policy
@@ -15,6 +15,7 @@ from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.setup import TrialSetup
 from sweep.runner.telemetry import telemetry_rows
+from sweep.server import new_api_key
 from sweep.store import TelemetryRow
 from sweep.trial import Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
@@ -45,16 +46,20 @@ def run_trial(
     for those of them that left no trace.
     """
     began_wall_s, began_s = time.time(), time.monotonic()
+    api_key = new_api_key()
+    redactor = redactor.also(api_key)
     journal = Journal(setup.log_folder(spec.number), spec.number, redact=redactor.text)
     telemetry: list[TelemetryRow] = []
     disturbed_before = False
     first_attempt = max(first_attempt, journal.attempts_before + 1)
     if journal.attempts_before:
+        for log in setup.log_folder(spec.number).glob("*.log"):
+            redactor.file(log)
         journal.note("cut short", f"attempt {journal.attempts_before} did not end as it should; once more")
     attempt = first_attempt
     while True:
         journal.begin_attempt(attempt)
-        one = Attempt(spec, setup, journal, gpus, resting)
+        one = Attempt(spec, setup, journal, gpus, resting, api_key)
         outcome = one.run()
         for log in (one.server_log, one.client_log):
             redactor.file(log)  # servers print their arguments, and some their environment
@@ -100,7 +105,7 @@ def _result(
         )
         score = setup.objective.score(metrics, _baseline(spec, metrics))
         outcome.remarks += _thin_percentiles(setup, sum(r.error is None for r in load.requests))
-    failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code)
+    failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code, journal.redact)
     status = TrialStatus.COMPLETE
     if failure is not None:
         infeasible = failure.policy == Policy.INFEASIBLE
@@ -141,13 +146,13 @@ def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:
     return [f"{', '.join(thin)} rests on few of {completed} completed requests"] if thin else []
 
 
-def _failure(diagnosis: Diagnosis, exit_code: int | None) -> Failure:
+def _failure(diagnosis: Diagnosis, exit_code: int | None, redact: Callable[[str], str]) -> Failure:
     at_once = diagnosis.policy is Policy.STOP and diagnosis.stop_at_once
     return Failure(
         failure_class=str(diagnosis.failure_class),
         phase=str(diagnosis.phase),
-        line=diagnosis.line,
-        advice=diagnosis.advice,
+        line=None if diagnosis.line is None else redact(diagnosis.line),
+        advice=redact(diagnosis.advice),
         retryable=diagnosis.retryable,
         informative_for_search=diagnosis.informative_for_search,
         policy="stop_now" if at_once else str(diagnosis.policy),
