@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sweep.errors import UserError
+from sweep.plan import NEEDS_A_PERSON
 from sweep.prepare import Prepared
 from sweep.store import read_trials, set_aside_trial
 from sweep.trial import Finished
@@ -44,18 +45,20 @@ def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
 def check_record(prepared: Prepared) -> Iterator[str]:
     """What the fingerprint does not see of a study that goes on: today's flags and the names that are searched.
 
-    Scores are ratios to trial 0. One that failed is set aside and measured again, since whoever types the command once
-    more has mended its cause; one that was measured must be that of today's flags. Yields a line for each file that is
-    moved. Raises UserError.
+    Whoever types the command once more has mended what needed a person: a baseline that failed and trials that stopped
+    the study are set aside and measured again. Scores are ratios to trial 0, so one that was measured must be that of
+    today's flags. Yields a line for each trial that is set aside. Raises UserError.
     """
     folder, config = prepared.setup.folder, prepared.config
     stored = {one.number: one for one in read_trials(folder)}
-    baseline = stored.pop(0, None)
-    if baseline is not None and baseline.metrics is None and not stored:
-        yield from set_aside_trial(folder, 0, "is of a baseline that failed and is measured again")
-        return
+    for number, one in list(stored.items()):
+        if one.failure is not None and (number == 0 or one.failure.policy in NEEDS_A_PERSON):
+            set_aside_trial(folder, number, "")
+            del stored[number]
+            yield f"trial {number} failed ({one.failure.failure_class}); set aside to be measured again"
+    baseline = stored.get(0)
     today = config.baseline_flags()
-    for one in (*stored.values(), *([baseline] if baseline else [])):
+    for one in reversed(stored.values()):
         gone = [n for n, value in one.flags.items() if n not in today and value is not None]
         if gone:
             raise UserError(

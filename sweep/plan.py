@@ -17,7 +17,7 @@ from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 _MARGIN = 1.1
 _RECENT = 5
 # Policies of a failure after which no further launch makes sense.
-_NEEDS_A_PERSON = ("stop_now", "host")
+NEEDS_A_PERSON = ("stop_now", "host")
 
 
 class Proposes(Protocol):
@@ -164,7 +164,7 @@ class StudyPlan:
         cause = finished.line_of_cause()
         if finished.number == 0:
             self.stop(f"the baseline failed: {cause}", failed=True)
-        elif finished.policy in _NEEDS_A_PERSON:
+        elif finished.policy in NEEDS_A_PERSON:
             self.stop(cause, failed=True)
         elif finished.status is not TrialStatus.INFEASIBLE:
             previous, count = self._same

@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[dict[str, dict[str, Any]], str]] = {
             "search_space": {"parameters": {"max-num-seqs": {"type": "int", "low": 8, "high": 256, "step": 8}}},
             "baseline": {"max-num-seqs": 8},
         },
-        "search_space: gpu-memory-utilization is no longer searched, but trial 1 ",
+        "search_space: gpu-memory-utilization is no longer searched, but trial 19 ",
     ),
 }
 
@@ -213,7 +213,7 @@ def test_baseline_that_failed_is_measured_again(studies: Studies, tmp_path: Path
     changed(study, {"baseline": {"max-num-seqs": 8, "gpu-memory-utilization": 0.5}})
     mended = start(studies, study)
     assert mended.wait() == 0, mended.text()
-    assert "trials/0000.parquet is of a baseline that failed and is measured again" in mended.text()
+    assert "trial 0 failed (kv_cache_too_small); set aside to be measured again" in mended.text()
     assert [t.status.value for t in read_trials(results(study))] == ["complete"]
 
 
