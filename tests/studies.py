@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from fake_study import TESTS, environment, processes_with
 from waiting import until
 
 from sweep.journal import read_progress
+from sweep.store import read_trials
 
 _HEAD = """
 import ray, sys
@@ -187,6 +189,25 @@ def all_studies() -> Iterator[Studies]:
         yield studies
     finally:
         studies.close()
+
+
+def kill_again_and_again(studies: Studies, study: Path, results: Path, *, trials: int, kills: int, seed: int) -> None:
+    """Start a study `kills` times and SIGKILL its driver at random moments; what is stored only grows."""
+    draw = random.Random(seed)
+    # Most fall into the start, which costs little to repeat: the lock, the checks, the take-over, joining Ray.
+    early = set(draw.sample(range(kills), kills * 7 // 10))
+    stored = 0
+    for kill in range(kills):
+        driver = studies.start(study, results)
+        if kill not in early:
+            number = min(stored + draw.choice((0, 0, 1)), trials - 1)
+            with contextlib.suppress(AssertionError):  # it may be done before
+                driver.reach(number, draw.choice(("start", "load", "stop")))
+        time.sleep(draw.uniform(0.0, 1.0 if kill in early else 0.4))
+        driver.kill()
+        now = len(read_trials(results)) if results.exists() else 0
+        assert now >= stored
+        stored = now
 
 
 def nothing_left(folder: Path, within_s: float = 30.0) -> float:

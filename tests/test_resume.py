@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import random
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +13,13 @@ import fake_study
 import pytest
 import yaml
 from fake_study import json_lines
-from studies import Driver, Studies, nothing_left
+from studies import Driver, Studies, kill_again_and_again, nothing_left
 
 from sweep.store import StoredTrial, read_events, read_trials
 
 TRIALS = 20
-KILLS = 25
+# All of them in a whole run; the short run, which leaves something out (-m "not vllm"), makes do with some.
+KILLS, SOME_KILLS = 25, 6
 # Latencies by the flags alone, so that two runs score alike; one region cannot start at all.
 FAKE: Mapping[str, Any] = {
     "exact": {"ttft_ms": 50, "itl_ms": 5},
@@ -85,25 +83,12 @@ def test_second_tune_on_a_study_is_refused_with_the_holder(whole: Night) -> None
 
 
 def test_killed_at_random_moments_a_study_ends_as_if_it_had_not_been(
-    studies: Studies, whole: Night, tmp_path: Path
+    studies: Studies, whole: Night, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """SIGKILL from the first moments of the start to the last trials; nothing depends on how often it began anew."""
     study = night(tmp_path / "killed")
-    draw = random.Random(11)
-    # Most fall into the start, which costs little to repeat: the lock, the checks, the take-over, joining Ray.
-    early = set(draw.sample(range(KILLS), KILLS * 7 // 10))
-    stored = 0
-    for kill in range(KILLS):
-        driver = start(studies, study)
-        if kill not in early:
-            number = min(stored + draw.choice((0, 0, 1)), TRIALS - 1)
-            with contextlib.suppress(AssertionError):  # it may be done before
-                driver.reach(number, draw.choice(("start", "load", "stop")))
-        time.sleep(draw.uniform(0.0, 1.0 if kill in early else 0.4))
-        driver.kill()
-        now = len(read_trials(results(study))) if results(study).exists() else 0
-        assert now >= stored
-        stored = now
+    kills = SOME_KILLS if request.config.option.markexpr else KILLS
+    kill_again_and_again(studies, study, results(study), trials=TRIALS, kills=kills, seed=11)
     final = start(studies, study, "--json")
     assert final.wait() == 0, final.text()
     assert whole.driver.wait() == 0, whole.driver.text()

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import fake_study
 import pytest
+from running import Running
 from studies import Driver, Studies
-from waiting import until
 
 from sweep import supervisor
-from sweep.server import port_free
 from sweep.store import read_events, read_trials
 
 # Time to aim in each phase, and an engine that has a session of its own.
@@ -69,56 +65,6 @@ def start(studies: Studies, study: Path, **how: Any) -> Driver:
     return studies.start(study, results(study), **how)
 
 
-@dataclass(frozen=True)
-class Running:
-    """The processes of the trial that runs, by their roles, and the server's port."""
-
-    worker: int
-    supervisor: int
-    server: int
-    engine: int
-    client: int | None
-    everybody: Mapping[int, int]  # id -> start time
-    port: int
-
-    @classmethod
-    def of(cls, study: Path, phase: str) -> Running:
-        """Read from the records and the process table, once all of `phase` are there."""
-        records = results(study) / "processes"
-
-        def look() -> Running | None:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError, StopIteration):
-                server = json.loads(next(records.glob("*-server.json")).read_bytes())
-                living = supervisor.everyone()
-                below = supervisor.descendants({server["supervisor"][0]}, living)
-                engine = next(iter(below - {server["child"][0]}))
-                client = None
-                if phase == "load":
-                    record = json.loads(next(records.glob("*-client.json")).read_bytes())
-                    client = record["child"][0]
-                    below |= supervisor.descendants({record["supervisor"][0]}, living) | {record["supervisor"][0]}
-                words = Path(f"/proc/{server['child'][0]}/cmdline").read_text().split("\0")
-                ours = {pid: living[pid].started for pid in below | {server["supervisor"][0]}}
-                port = int(words[words.index("--port") + 1])
-                child = server["child"][0]
-                return cls(server["owner"][0], server["supervisor"][0], child, engine, client, ours, port)
-            return None
-
-        found = until(look, f"the processes of a trial in {phase}", SECONDS)
-        assert isinstance(found, cls)
-        return found
-
-    def gone(self) -> None:
-        """All of them are gone, and the port is free, in time."""
-
-        def alive() -> list[int]:
-            now = supervisor.everyone()
-            return [pid for pid, started in self.everybody.items() if pid in now and now[pid].started == started]
-
-        until(lambda: not alive(), f"the end of {alive()}", SECONDS)
-        until(lambda: port_free("127.0.0.1", self.port), f"port {self.port} to be free", SECONDS)
-
-
 STOPS = [("SIGINT", "load"), ("SIGTERM", "start"), ("SIGHUP", "load"), ("SIGKILL", "load")]
 
 
@@ -129,7 +75,7 @@ def test_signals_to_the_driver_leave_nothing_behind(studies: Studies, tmp_path: 
     running = []
     for study, driver, (name, phase) in zip(nights, drivers, STOPS, strict=True):
         driver.reach(0, phase)
-        running.append(Running.of(study, phase))
+        running.append(Running.of(results(study), phase))
         driver.send(signal.Signals[name])
     for study, driver, before, (name, _) in zip(nights, drivers, running, STOPS, strict=True):
         number = signal.Signals[name]
@@ -149,7 +95,7 @@ def test_second_ctrl_c_does_not_wait(studies: Studies, tmp_path: Path) -> None:
     study = night(tmp_path, trials=2, stop_timeout_s=6, fake={**STUBBORN, "start_delay_s": 0, "ignore_sigterm": True})
     driver = start(studies, study)
     driver.reach(0, "load")
-    running = Running.of(study, "load")
+    running = Running.of(results(study), "load")
     driver.send(signal.SIGINT)
     time.sleep(1.0)
     assert driver.process.is_alive()
@@ -176,7 +122,7 @@ def test_death_of_any_process_of_a_trial_is_one_row_and_the_study_goes_on(studie
     driver = start(studies, study)
     for number, (who, name, phase) in enumerate(HITS, start=1):
         driver.reach(number, phase, timeout_s=60)
-        running = Running.of(study, phase)
+        running = Running.of(results(study), phase)
         os.kill(getattr(running, who), signal.Signals[name])
         running.gone()
     assert driver.wait() == 0, driver.text()
@@ -198,7 +144,7 @@ def test_death_of_ray_is_one_line_and_the_next_start_goes_on(studies: Studies, t
     running = {}
     for name, driver in drivers.items():
         driver.reach(0, "load")
-        running[name] = Running.of(nights[name], "load")
+        running[name] = Running.of(results(nights[name]), "load")
         if name == "terminal":
             os.killpg(driver.pid, signal.SIGINT)
         for pid in supervisor.descendants({driver.pid}, supervisor.everyone()):
