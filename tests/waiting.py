@@ -11,7 +11,7 @@ from typing import Any
 from sweep import supervisor
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 15.0) -> Any:
+def until(condition: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     """The first true value of `condition`; AssertionError naming `what` after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
