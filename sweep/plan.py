@@ -60,15 +60,15 @@ class StudyPlan:
             return None
         if len(self.live) >= self.concurrent:
             return None
-        if self._again:
-            return self._start(self._again.pop(0))
-        number = self._next_number()
+        number = self._again[0].number if self._again else self._next_number()
         if number >= self.trials:
             self._end("all trials done")
             return None
         if self._out_of_time():
             self._end("the time left is shorter than a trial")
             return None
+        if self._again:
+            return self._start(self._again.pop(0))
         if number == 0:
             return self._start(TrialSpec(0, TrialKind.BASELINE, self.baseline_flags))
         baseline = self.finished.get(0)
@@ -152,8 +152,10 @@ class StudyPlan:
         return min(each_s * (self.trials - len(self.finished)) / self.concurrent, max(0.0, self.time_left_s()))
 
     def _expected_s(self) -> float | None:
-        totals = [f.total_s for f in self.finished.values() if f.total_s is not None]
-        return max(totals[-_RECENT:], default=None)
+        timed = [f for f in self.finished.values() if f.total_s is not None]
+        # A start that fails at once says nothing of how long one takes that does not.
+        whole = [f for f in timed if f.status is TrialStatus.COMPLETE] or timed
+        return max((f.total_s or 0.0 for f in whole[-_RECENT:]), default=None)
 
     def _out_of_time(self) -> bool:
         left_s, expected_s = self.time_left_s() - self.reserve_s, self._expected_s()

@@ -207,6 +207,24 @@ def test_no_trial_starts_that_would_end_too_late() -> None:
     assert not plan.failed
 
 
+def test_trials_that_failed_at_once_do_not_shorten_what_a_trial_is_planned_to_take() -> None:
+    plan = plan_of(20, time_left_s=lambda: 50.0)
+    plan.hear(done(take(plan), total_s=60.0))
+    for _ in range(6):
+        plan.hear(done(TrialSpec(len(plan.finished), TrialKind.SEARCH, {}), TrialStatus.INFEASIBLE, total_s=2.0))
+    assert ends(plan) == "the time left is shorter than a trial"
+
+
+def test_lost_trial_is_not_begun_again_without_time_for_it() -> None:
+    left_s = [1000.0]
+    plan = plan_of(20, time_left_s=lambda: left_s[0])
+    plan.hear(done(take(plan), total_s=60.0))
+    spec = take(plan)
+    left_s[0] = 50.0
+    assert plan.lost(spec.number)
+    assert ends(plan) == "the time left is shorter than a trial"
+
+
 def test_time_kept_for_what_follows_is_not_spent_on_trials() -> None:
     clock = Clock()
     plan = plan_of(40, time_left_s=clock, reserve_s=50.0)
