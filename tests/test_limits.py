@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,14 +27,10 @@ def test_time_budget_starts_nothing_that_cannot_end_in_time(studies: Studies, tm
         tmp_path / "night.yaml", fake_study.study(tmp_path, fake=SLOW, study={"trials": 50}, load=QUICK)
     )
     results = tmp_path / "results" / "night"
-    began_s = time.time()
     driver = studies.start(study, results, "--time-budget", "10s")
     assert driver.wait() == 0, driver.text()
     trials = read_trials(results)
-    assert 1 <= len(trials) < 10
-    ended_s = max(trial.started_wall_s + trial.total_s for trial in trials)
-    longest_s = max(trial.total_s for trial in trials)
-    assert ended_s < began_s + 10 + longest_s / 2  # the last one was let begin by what the others took
+    assert 1 <= len(trials) < 10  # of 50; tests/test_plan.py has the rule on a clock of its own
     assert last_line(driver) == "the time left is shorter than a trial"
     # What is known of earlier trials counts from the first moment.
     again = studies.start(study, results, "--time-budget", "1s")
