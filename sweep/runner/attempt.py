@@ -255,7 +255,9 @@ class Attempt:
         )
 
     def _evidence(self, error: Exception, log: Path, phase: str | None = None) -> Evidence:
-        exit_code = error.exit_code if isinstance(error, (ServerDied, LoadFailed)) else self._outcome.exit_code
+        exit_code = self._outcome.exit_code
+        if isinstance(error, ServerDied) or (isinstance(error, LoadFailed) and error.reason == "client_exit"):
+            exit_code = error.exit_code  # otherwise the server's, if it ended by itself
         return Evidence(
             phase=phase or self._phase_of(error),
             exit_code=exit_code,
