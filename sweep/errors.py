@@ -3,8 +3,8 @@
 SweepError
   UserError            the user can mend it: one line, exit code 2, nothing launched
     ConfigError          a study file: carries file, line and key
+      FlagError            a flag that the installed vLLM does not know, or that is not the user's to set
     DatasetError         a prompt file: carries path and row or position
-    FlagError            a flag that the installed vLLM does not know
     HostError            vLLM missing, folder not writable, study locked ...
   ClusterLost          Ray ended in mid-study: the study stops, exit code 1, what is stored stays
   TrialError           one trial went wrong: becomes a status, never a traceback
@@ -36,6 +36,10 @@ class ConfigError(UserError):
         where = ":".join(str(part) for part in (path, line) if part is not None)
         super().__init__(": ".join(part for part in (where, key, message) if part))
 
+    def at(self, path: Path, line: int | None, key: str) -> ConfigError:
+        """The same mistake with the place where it was found."""
+        return type(self)(self.message, path=path, line=line, key=key)
+
 
 class DatasetError(UserError):
     """A prompt file that cannot be used. `row` counts from 0; `position` is a character offset."""
@@ -46,8 +50,8 @@ class DatasetError(UserError):
         super().__init__(f"{path}:{spot} {message}" if spot else f"{path}: {message}")
 
 
-class FlagError(UserError):
-    """A flag the installed vLLM does not accept."""
+class FlagError(ConfigError):
+    """A flag the installed vLLM does not accept, or that sweep sets itself."""
 
 
 class HostError(UserError):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from sweep.config import load, loads, parse_duration_s
-from sweep.errors import ConfigError
+from sweep.config import load, loads, located, parse_duration_s
+from sweep.errors import ConfigError, FlagError
 
 GOOD = """\
 study:
@@ -53,7 +54,7 @@ def test_a_good_file_gives_every_value() -> None:
     [
         ("  trials: 12", "  trails: 12", 3, "study.trails", "did you mean 'trials'?"),
         ("  trials: 12", "  trials: many", 3, "study.trials", "not 'many'"),
-        ("  trials: 12", "  trials: 0", 3, "study.trials", "greater than or equal to 1"),
+        ("  trials: 12", "  trials: 0", 3, "study.trials", "must be at least 1, not 0"),
         ("  trials: 12", "  trials: 1\n  trials: 2", 4, "study.trials", "stands twice"),
         ("  name: night", "  name: ../night", 2, "study.name", "plain folder name"),
         ("  name: night", "  nmae: night", 2, "study.nmae", "did you mean 'name'?"),
@@ -61,14 +62,14 @@ def test_a_good_file_gives_every_value() -> None:
             "low: 8, high: 64",
             "low: 80, high: 64",
             12,
-            "search_space.parameters.max-num-seqs",
+            "search_space.parameters.max-num-seqs.low",
             "low 80 is above high 64",
         ),
         (
             "low: 8, high: 64, step: 8",
             "low: 8, high: 64, step: 8, log: true",
             12,
-            "search_space.parameters.max-num-seqs",
+            "search_space.parameters.max-num-seqs.log",
             "log and step",
         ),
         (
@@ -79,21 +80,27 @@ def test_a_good_file_gives_every_value() -> None:
             "did you mean 'high'?",
         ),
         ("{type: int, low: 8", "{low: 8", 12, "search_space.parameters.max-num-seqs", "needs a type"),
-        ("    max_model_len: 4096", "    max_num_seqs: 8", None, "", "max-num-seqs is also fixed"),
-        ("  max-num-seqs: 32", "  max-seqs: 32", None, "", "max-seqs is not searched"),
-        ("    max_model_len: 4096", "    port: 8000", None, "", "port is set by sweep"),
-        ("[16, 32, null]", "[16, 16]", 14, "search_space.parameters.block-size.values", "stands twice"),
-        ("    - max-num-seqs >= 8", "    - max-num-seqs >>= 8", 15, "search_space.constraints", "max-num-seqs >>= 8"),
-        ("baseline:\n", "load: {request_rate: -1}\nbaseline:\n", 17, "load.request_rate", "greater than 0"),
+        ("    max_model_len: 4096", "    max_num_seqs: 8", 12, "search_space.parameters.max-num-seqs", "also fixed"),
+        ("  max-num-seqs: 32", "  max-seqs: 32", 18, "baseline.max-seqs", "did you mean 'max-num-seqs'?"),
+        ("    max_model_len: 4096", "    port: 8000", 9, "serve.flags.port", "is set by sweep"),
+        ("[16, 32, null]", "[16, 16]", 14, "search_space.parameters.block-size.values.1", "16 stands twice"),
+        ("    - max-num-seqs >= 8", "    - max-num-seqs >>= 8", 16, "search_space.constraints.0", "max-num-seqs >>= 8"),
+        ("baseline:\n", "load: {request_rate: -1}\nbaseline:\n", 17, "load.request_rate", "above 0"),
         ("baseline:\n", "load: {request_rate: fast}\nbaseline:\n", 17, "load.request_rate", "not 'fast'"),
         (
             "baseline:\n",
             "objective: {weights: {p95_tfft_ms: 1}}\nbaseline:\n",
             17,
-            "objective.weights",
+            "objective.weights.p95_tfft_ms",
             "'p95_ttft_ms'",
         ),
-        ("baseline:\n", "objective: {weights: {p95_ttft_ms: -1}}\nbaseline:\n", 17, "objective", "above zero"),
+        (
+            "baseline:\n",
+            "objective: {weights: {p95_ttft_ms: -1}}\nbaseline:\n",
+            17,
+            "objective.weights.p95_ttft_ms",
+            "above zero",
+        ),
         ("baseline:\n", "objective: {preset: fast}\nbaseline:\n", 17, "objective.preset", "'responsive'"),
     ],
 )
@@ -105,6 +112,132 @@ def test_a_mistake_is_one_line_with_place_and_remedy(
     assert words in str(error)
     if line is not None:
         assert (error.line, error.key) == (line, key)
+
+
+SEQS = "search_space.parameters.max-num-seqs"
+MODEL_LEN = ("    max_model_len: 4096", "serve.flags.max_model_len")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "words"),
+    [
+        (
+            "  trials: 12",
+            "  trials: '12'",
+            "3: study.trials",
+            "needs a whole number, not '12'; write 12, without quotes",
+        ),
+        ("  trials: 12", "  trials: true", "3: study.trials", "needs a whole number, not true"),
+        ("  name: night", "  name: 5", "2: study.name", "needs a text, not 5; put it in quotes"),
+        ("  path: org/model", "  path: ''", "5: model.path", "is empty; name the model's folder, or its hub id"),
+        ("  path: org/model", "  path:", "5: model.path", "is empty; name the model's folder, or its hub id"),
+        ("  path: org/model", "  path: m\n  tokenizer: ' '", "6: model.tokenizer", "is empty"),
+        ("  flags:", "  command: []\n  flags:", "7: serve.command", "is empty; give at least one entry"),
+        ("  flags:", "  command: vllm serve\n  flags:", "7: serve.command", "needs a list, such as [a, b]"),
+        (
+            "  flags:",
+            "  command: [nice, -n, 5]\n  flags:",
+            "7: serve.command.2",
+            "needs a text, not 5; put it in quotes",
+        ),
+        ("  flags:", "  env: {A: null}\n  flags:", "7: serve.env.A", "needs a text or number"),
+        (
+            MODEL_LEN[0],
+            "    max_model_len: 2024-01-01",
+            f"9: {MODEL_LEN[1]}",
+            "needs a list, keys and values, a number",
+        ),
+        (MODEL_LEN[0], "    max_model_len: .inf", f"9: {MODEL_LEN[1]}", "needs a finite number, not inf"),
+        (MODEL_LEN[0], "    max_model_len: 5\n    --max-model-len: 6", "10: serve.flags.--max-model-len", "set twice"),
+        (MODEL_LEN[0], "    no-max-num-seqs: true", "9: serve.flags.no-max-num-seqs", "are one flag"),
+        (
+            "parallel-size: 2",
+            "parallel-size: 0",
+            "8: serve.flags.tensor-parallel-size",
+            "whole number of devices, not 0",
+        ),
+        ("{type: int, low: 8, high: 64, step: 8}", "5", f"12: {SEQS}", "needs keys and values below it, not 5"),
+        (
+            "type: int, low: 8",
+            "type: intt, low: 8",
+            f"12: {SEQS}",
+            "needs a type: int, float, choice or bool, not intt",
+        ),
+        ("step: 8}", "step: 100}", f"12: {SEQS}.step", "step 100 is wider than the range"),
+        ("low: 0.5", "low: 1e-4", "13: search_space.parameters.gpu-memory-utilization.low", "write 0.0001, without"),
+        ("[16, 32, null]", "[[1]]", "14: search_space.parameters.block-size.values.0", "needs a number, a text, true"),
+        ("[16, 32, null]", "[]", "14: search_space.parameters.block-size.values", "is empty; give at least one entry"),
+        ("    - max-num", "    - 5\n    - max-num", "16: search_space.constraints.0", "needs a text, not 5"),
+        ("  max-num-seqs: 32", "  max-num-seqs: [1, 2]", "18: baseline.max-num-seqs", "needs a number, a text, true"),
+        ("  max-num-seqs: 32", "  max-num-seqs: lots", "18: baseline.max-num-seqs", "a whole number is searched"),
+        ("  max-num-seqs: 32", "  max-num-seqs: 32\nload: 7", "19: load", "needs keys and values below it, not 7"),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nload: {percentiles: [50, 100]}",
+            "19: load.percentiles.1",
+            "below 100",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nload: {dataset: custom}",
+            "19: load.dataset",
+            "needs a path beside it",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nobjective:\n  slo:\n    p95_ttft_ms: 0",
+            "21: objective.slo.p95_ttft_ms",
+            "must be above zero",
+        ),
+        ("study:\n", "1: 2\nstudy:\n", "1: 1", "unknown key; known here: study, model"),
+        ("study:\n  name: night\n  trials: 12", "study: [a]", "1: study", "needs keys and values below it, not ['a']"),
+    ],
+)
+def test_a_mistake_names_its_line_and_key_in_plain_words(old: str, new: str, where: str, words: str) -> None:
+    assert old in GOOD
+    text = str(refusal(GOOD.replace(old, new, 1)))
+    assert text.startswith(f"night.yaml:{where}: ")
+    assert words in text
+    assert not re.search(r"input|valid (dict|tuple|str|int)|instance|tuple|datetime", text.lower())
+
+
+def test_a_list_or_mapping_whose_entries_are_commented_out_is_empty() -> None:
+    text = re.sub(r"(  flags:\n)(    .*\n)+", r"  flags:\n  env:\n", GOOD).replace("    - max-num-seqs >= 8\n", "")
+    config = loads(text + "objective: {slo: }\n", Path("night.yaml"))
+    assert (config.serve.flags, config.serve.env, config.search_space.constraints) == ({}, {}, ())
+
+
+class TestLocated:
+    """What is found wrong after the file was read gets its line all the same."""
+
+    @pytest.mark.parametrize(
+        ("key", "where"),
+        [
+            ("serve.flags.max-model-len", "9: serve.flags.max_model_len"),
+            ("search_space.constraints[0]", "16: search_space.constraints.0"),
+            ("load.path", "1: load.path"),
+            ("model.tokenizer", "4: model.tokenizer"),
+            ("baseline", "17: baseline"),
+        ],
+    )
+    def test_by_its_key(self, tmp_path: Path, key: str, where: str) -> None:
+        path = tmp_path / "night.yaml"
+        path.write_text(GOOD)
+        with pytest.raises(ConfigError) as caught, located(path):
+            raise FlagError("odd", key=key)
+        assert str(caught.value) == f"{path}:{where}: odd"
+        assert isinstance(caught.value, FlagError)
+
+    def test_names_with_dots(self, tmp_path: Path) -> None:
+        path = tmp_path / "night.yaml"
+        path.write_text(GOOD.replace("    max_model_len: 4096", "    a.b: 1\n    a.b.c: 2"))
+        with pytest.raises(ConfigError, match=r":10: serve\.flags\.a\.b\.c: odd$"), located(path):
+            raise ConfigError("odd", key="serve.flags.a.b.c")
+
+    def test_a_file_that_is_gone_by_then(self, tmp_path: Path) -> None:
+        path = tmp_path / "night.yaml"
+        with pytest.raises(ConfigError, match=r"night\.yaml: load\.path: odd$"), located(path):
+            raise ConfigError("odd", key="load.path")
 
 
 @pytest.mark.parametrize(
@@ -142,6 +275,13 @@ def test_gpus_follow_the_parallel_sizes_and_the_override() -> None:
     assert config.gpus() == 6
     assert config.gpus({"data-parallel-size": 2}) == 12
     assert loads(GOOD + "resources: {gpus: 0}\n", Path("x.yaml")).gpus() == 0
+
+
+def test_parallel_sizes_count_as_vllm_reads_them() -> None:
+    def devices(size: str) -> int:
+        return loads(GOOD.replace("parallel-size: 2", f"parallel-size: {size}"), Path("x.yaml")).gpus()
+
+    assert [devices(size) for size in ("'4'", "4.0", "null")] == [4, 4, 1]
 
 
 def test_the_largest_trial_of_a_searched_parallel_size() -> None:

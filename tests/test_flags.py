@@ -172,7 +172,7 @@ def test_text_without_options_gives_none(text: str) -> None:
     ],
 )
 def test_unknown_flags_and_values_are_refused(flags: Any, message: str, serve_help: CommandHelp) -> None:
-    with pytest.raises(FlagError, match=r"^serve\.flags: .*" + message):
+    with pytest.raises(FlagError, match=r"^serve\.flags\.\S+: .*" + message):
         check_flags(flags, serve_help, what="serve.flags")
 
 

@@ -95,7 +95,7 @@ def test_further_flags_are_passed_on(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["model", "num_prompts", "--seed", "result-dir", "num-warmups", "output-len", "host"])
 def test_what_the_study_decides_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(FlagError, match=rf"^load\.flags: '{name}' cannot be set here; use "):
+    with pytest.raises(FlagError, match=rf"^load\.flags\.{name}: '{name}' cannot be set here; use "):
         client_argv(a_job(tmp_path, flags={name: 1}))
     check_load_flags(["temperature", "goodput", "extra-body"], what="load.flags")
 

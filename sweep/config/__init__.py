@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweep.config.lines import located
 from sweep.config.load import load, loads
 from sweep.config.models import Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
 from sweep.config.study import LoadSection, StudyConfig
@@ -16,5 +17,6 @@ __all__ = [
     "StudyConfig",
     "load",
     "loads",
+    "located",
     "parse_duration_s",
 ]

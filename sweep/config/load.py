@@ -7,13 +7,16 @@ import typing
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from sweep.config.lines import KeyPath, Lines, dotted, line_of, parse, spelled
+from sweep.config.mistakes import in_words, parts_of
 from sweep.config.study import StudyConfig
 from sweep.errors import ConfigError
 
-KeyPath = tuple[str | int, ...]
+_UNKNOWN = ("extra_forbidden", "invalid_key")
+_TAGS = ("int", "float", "choice", "bool", "str")  # of unions, beside list[any] and dict[str,any]
 
 
 def load(path: Path) -> StudyConfig:
@@ -31,7 +34,7 @@ def load(path: Path) -> StudyConfig:
 
 def loads(text: str, path: Path) -> StudyConfig:
     """The study in `text`; `path` is only named in errors."""
-    data, lines = _parse(text, path)
+    data, lines = parse(text, path)
     if not isinstance(data, dict):
         raise ConfigError("is not a mapping of sections (study, model, serve, search_space, ...)", path=path, line=1)
     # A section whose keys are all commented out is an empty one.
@@ -42,85 +45,29 @@ def loads(text: str, path: Path) -> StudyConfig:
         raise _first_error(error, lines, path) from None
 
 
-def _parse(text: str, path: Path) -> tuple[object, dict[KeyPath, int]]:
-    """The document and the line of every key path in it."""
-    lines: dict[KeyPath, int] = {}
-    try:
-        loader = yaml.SafeLoader(text)
-        try:
-            node = loader.get_single_node()
-            if node is None:
-                raise ConfigError("is empty", path=path, line=1)
-            _walk(node, (), lines, path)
-            return loader.construct_document(node), lines
-        finally:
-            loader.dispose()
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else None
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"is not valid YAML: {problem}", path=path, line=line) from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"is not valid YAML: {error}", path=path) from None
+def _first_error(error: ValidationError, lines: Lines, path: Path) -> ConfigError:
+    """The first thing wrong as one line. Unknown keys come first: they explain the missing ones."""
+    found: dict[KeyPath, list[ErrorDetails]] = {}
+    for one in error.errors(include_url=False):
+        where = spelled((*_in_file(one["loc"], lines), *parts_of(one)), lines)
+        found.setdefault(where, []).append(one)
+    where, first = min(found.items(), key=lambda item: item[1][0]["type"] not in _UNKNOWN)
+    message = "unknown key" + _nearest(first[0]["loc"]) if first[0]["type"] in _UNKNOWN else in_words(first)
+    tail = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+    return ConfigError(message + tail, path=path, line=line_of(where, lines), key=dotted(where))
 
 
-def _walk(node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> None:
-    lines.setdefault(at, node.start_mark.line + 1)
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            if name in seen:
-                raise ConfigError("stands twice", path=path, line=key.start_mark.line + 1, key=_dotted((*at, name)))
-            seen.add(name)
-            lines[(*at, name)] = key.start_mark.line + 1
-            _walk(value, (*at, name), lines, path)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _walk(value, (*at, index), lines, path)
-
-
-def _first_error(error: ValidationError, lines: dict[KeyPath, int], path: Path) -> ConfigError:
-    """The first error of pydantic's list as one line. Unknown keys come first: they explain the missing ones."""
-    errors = sorted(error.errors(include_url=False), key=lambda item: item["type"] != "extra_forbidden")
-    first = errors[0]
-    where = _in_file(first["loc"], lines)
-    message = first["msg"].removeprefix("Value error, ")
-    if first["type"] == "extra_forbidden":
-        message = "unknown key" + _nearest(first["loc"])
-    elif first["type"] == "missing":
-        message = "is missing"
-    elif first["type"].startswith("union_tag"):
-        message = "needs a type: int, float, choice or bool"
-    elif first["type"] not in {"value_error"}:
-        message = f"{message[0].lower()}{message[1:]}, not {first['input']!r}"
-    line = next((lines[where[:n]] for n in range(len(where), -1, -1) if where[:n] in lines), None)
-    more = len(errors) - 1
-    tail = f" (and {more} more)" if more else ""
-    return ConfigError(message + tail, path=path, line=line, key=_dotted(where))
-
-
-def _in_file(loc: tuple[int | str, ...], lines: dict[KeyPath, int]) -> KeyPath:
+def _in_file(loc: tuple[int | str, ...], lines: Lines) -> KeyPath:
     """Pydantic's location without the discriminator and union tags that are not keys of the file."""
     kept: list[str | int] = []
     for position, part in enumerate(loc):
         last = position == len(loc) - 1
-        if (*kept, part) in lines or _spelled(kept, part, lines) is not None:
-            kept.append(_spelled(kept, part, lines) or part)
-        elif last and isinstance(part, str) and part not in {"int", "float", "choice", "bool", "str"}:
+        written = spelled((*kept, part), lines)
+        if written in lines:
+            kept = list(written)
+        elif last and isinstance(part, str) and part not in _TAGS and "[" not in part:
             kept.append(part)
     return tuple(kept)
-
-
-def _spelled(kept: list[str | int], part: str | int, lines: dict[KeyPath, int]) -> str | None:
-    """The file's own spelling of a flag name that was normalised."""
-    for key in lines:
-        if len(key) != len(kept) + 1 or list(key[:-1]) != kept:
-            continue
-        written = key[-1]
-        if isinstance(written, str) and written != part and written.lstrip("-").replace("_", "-") == part:
-            return written
-    return None
 
 
 def _nearest(loc: tuple[int | str, ...]) -> str:
@@ -159,7 +106,3 @@ def _models_in(annotation: Any) -> list[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [model for part in typing.get_args(annotation) for model in _models_in(part)]
-
-
-def _dotted(where: KeyPath) -> str:
-    return ".".join(str(part) for part in where)

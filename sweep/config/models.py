@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from sweep.config.mistakes import Mistake, shown
 from sweep.errors import ConfigError
 from sweep.expressions import Constraint
 from sweep.trial import Flag
@@ -41,28 +42,43 @@ def parse_duration_s(text: object) -> float:
 
 def _spelled_flags(value: object) -> object:
     """Flag names as vLLM prints them: hyphens, no leading dashes. Two spellings of one flag are refused."""
+    value = _nothing_is_empty(value)
     if not isinstance(value, dict):
         return value
     flags: dict[str, Any] = {}
     for key, item in value.items():
         name = str(key).lstrip("-").replace("_", "-")
         if name in flags:
-            raise ValueError(f"{name} is set twice")
+            raise Mistake(f"is set twice, in two spellings of {name}; keep one", str(key))
+        if not name:
+            raise Mistake("is no name of a flag", str(key))
         flags[name] = item
     return flags
 
 
+def _nothing_is_empty(value: object) -> object:
+    """A mapping whose entries are all commented out is an empty one."""
+    return {} if value is None else value
+
+
+def _filled(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is empty; fill it in or leave it out")
+    return text
+
+
 def _text_values(value: object) -> object:
     """Environment values as text: YAML turns 1 and true into numbers and booleans."""
+    value = _nothing_is_empty(value)
     if not isinstance(value, dict):
         return value
     texts = {}
     for key, item in value.items():
         name = str(key)
         if not name or "=" in name or "\0" in f"{name}{item}":
-            raise ValueError(f"{name!r} cannot be the name or value of an environment variable")
+            raise Mistake(f"{name!r} cannot be the name or value of an environment variable", str(key))
         if item is None or isinstance(item, (list, dict)):
-            raise ValueError(f"{name} needs a text or number; write an empty one as ''")
+            raise Mistake("needs a text or number; write an empty one as ''", str(key))
         texts[name] = str(int(item)) if isinstance(item, bool) else str(item)
     return texts
 
@@ -71,6 +87,7 @@ Duration = Annotated[float, BeforeValidator(parse_duration_s)]
 FixedFlags = Annotated[dict[str, FlagValue], BeforeValidator(_spelled_flags)]
 PlainFlags = Annotated[dict[str, Flag], BeforeValidator(_spelled_flags)]
 Environment = Annotated[dict[str, str], BeforeValidator(_text_values)]
+Text = Annotated[str, AfterValidator(_filled)]
 
 
 class Section(BaseModel):
@@ -85,7 +102,7 @@ class StudySection(Section):
     name: str = Field(description="Folder of the study under `results`; letters, digits, `.`, `_`, `-`.")
     seed: int = Field(0, ge=0, description="All randomness of the study comes from this number.")
     trials: int = Field(40, ge=1, le=100_000, description="Trials in all, the baseline included.")
-    results: str = Field("results", description="Folder of all results, from where the command is typed.")
+    results: Text = Field("results", description="Folder of all results, from where the command is typed.")
     time_budget: Duration | None = Field(
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."
     )
@@ -111,16 +128,25 @@ class StudySection(Section):
 class ModelSection(Section):
     """The model served."""
 
-    path: str = Field(
+    path: Text = Field(
         description="Folder or hub id. A relative folder is looked for beside "
         "the study file, then where the command is typed."
     )
-    served_name: str | None = Field(None, description="Name that requests use; default: `path` as written.")
-    tokenizer: str | None = Field(None, description="Folder or hub id of the load client's tokenizer; default: `path`.")
-    chat_template: str | None = Field(None, description="File of a chat template for the server.")
+    served_name: Text | None = Field(None, description="Name that requests use; default: `path` as written.")
+    tokenizer: Text | None = Field(
+        None, description="Folder or hub id of the load client's tokenizer; default: `path`."
+    )
+    chat_template: Text | None = Field(None, description="File of a chat template for the server.")
     chat_template_content_format: Literal["auto", "string", "openai"] | None = Field(
         None, description="How the server hands message content to the template."
     )
+
+    @field_validator("path", mode="before")
+    @classmethod
+    def _named(cls, path: object) -> object:
+        if path is None or (isinstance(path, str) and not path.strip()):
+            raise ValueError("is empty; name the model's folder, or its hub id such as Qwen/Qwen2.5-7B-Instruct")
+        return path
 
 
 class ServeSection(Section):
@@ -138,7 +164,7 @@ class ServeSection(Section):
         "for switches, lists and mappings where vLLM takes them.",
     )
     env: Environment = Field(default_factory=dict, description="Environment variables of the server.")
-    host: str = Field(
+    host: Text = Field(
         "127.0.0.1",
         description="Address the server listens on. Anything but loopback opens a port to others.",
     )
@@ -192,8 +218,9 @@ class Choice(Section):
     def _distinct(cls, values: tuple[Flag, ...]) -> tuple[Flag, ...]:
         # 8 and "8" are one command line.
         spelled = [("switch", v) if isinstance(v, bool) or v is None else ("value", str(v)) for v in values]
-        if len(set(spelled)) != len(spelled):
-            raise ValueError("a value stands twice")
+        for place, one in enumerate(spelled):
+            if one in spelled[:place]:
+                raise Mistake(f"{shown(values[place])} stands twice", place)
         return values
 
 
@@ -206,13 +233,13 @@ class Boolean(Section):
 
 def _check_range(low: float, high: float, step: float | None, log: bool) -> None:
     if low > high:
-        raise ValueError(f"low {low} is above high {high}")
+        raise Mistake(f"low {low} is above high {high}", "low")
     if log and low <= 0:
-        raise ValueError("a log range must start above zero")
+        raise Mistake("a log range must start above zero", "low")
     if log and step is not None:
-        raise ValueError("log and step cannot be combined; take a choice of values instead")
+        raise Mistake("log and step cannot be combined; take a choice of values instead", "log")
     if step is not None and step > high - low and low != high:
-        raise ValueError(f"step {step} is wider than the range")
+        raise Mistake(f"step {step} is wider than the range", "step")
 
 
 ParameterSpec = Annotated[IntRange | FloatRange | Choice | Boolean, Field(discriminator="type")]
@@ -232,12 +259,17 @@ class SearchSpaceConfig(Section):
         description="Expressions over flags, such as `max-num-batched-tokens >= max-num-seqs`.",
     )
 
+    @field_validator("constraints", mode="before")
+    @classmethod
+    def _none_of_them(cls, constraints: object) -> object:
+        return () if constraints is None else constraints
+
     @field_validator("constraints")
     @classmethod
     def _readable(cls, constraints: tuple[str, ...]) -> tuple[str, ...]:
-        for text in constraints:
+        for place, text in enumerate(constraints):
             try:
                 Constraint.parse(text)
             except ConfigError as error:
-                raise ValueError(error.message) from None
+                raise Mistake(error.message, place) from None
         return constraints

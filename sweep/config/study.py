@@ -7,35 +7,27 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from sweep.config.agreement import PARALLEL, check_agreement, size_of
+from sweep.config.mistakes import Mistake
 from sweep.config.models import (
-    Boolean,
     Choice,
     Environment,
     FixedFlags,
     FlagValue,
-    FloatRange,
     IntRange,
     ModelSection,
-    ParameterSpec,
     PlainFlags,
     SearchSpaceConfig,
     Section,
     ServeSection,
     StudySection,
+    Text,
     Words,
 )
 from sweep.errors import ConfigError
 from sweep.metric_table import LATENCIES, parse_metric
 from sweep.trial import Flag
 
-# One trial's parallel sizes multiply to its devices.
-_PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-_OURS = frozenset(
-    {
-        *("host", "port", "api-key", "config", "uds"),
-        *("served-model-name", "model", "chat-template", "chat-template-content-format"),
-    }
-)
 _LARGEST_WEIGHT = 1e6
 
 
@@ -47,12 +39,13 @@ def _rate(value: object) -> object:
 
 
 def _known_metrics(value: object) -> object:
+    value = {} if value is None else value
     if isinstance(value, dict):
         for name in value:
             try:
                 parse_metric(str(name))
             except ConfigError as error:
-                raise ValueError(error.message) from None
+                raise Mistake(error.message, str(name)) from None
     return value
 
 
@@ -74,7 +67,7 @@ class LoadSection(Section):
         description="`sharegpt`: a ShareGPT file; `custom`: your own prompts, one JSON "
         "object a line with `prompt` and, if you like, `output_tokens`.",
     )
-    path: str | None = Field(
+    path: Text | None = Field(
         None,
         description="The prompt file; looked for beside the study file, then where the command "
         "is typed. Default: the small generated file that ships with sweep.",
@@ -125,10 +118,11 @@ class LoadSection(Section):
 
     @model_validator(mode="after")
     def _percentiles(self) -> LoadSection:
-        if any(not 0 < p < 100 for p in self.percentiles):
-            raise ValueError("percentiles must lie between 0 and 100")
+        for place, percentile in enumerate(self.percentiles):
+            if not 0 < percentile < 100:
+                raise Mistake(f"a percentile lies above 0 and below 100, not at {percentile:g}", "percentiles", place)
         if self.dataset == "custom" and self.path is None:
-            raise ValueError("dataset custom needs a path")
+            raise Mistake("custom needs a path beside it: the file of your prompts", "dataset")
         return self
 
 
@@ -151,17 +145,21 @@ class ObjectiveSection(Section):
     @model_validator(mode="after")
     def _one_of(self) -> ObjectiveSection:
         if self.preset is not None and self.weights:
-            raise ValueError("give preset or weights, not both")
+            raise Mistake("give preset or weights, not both", "preset")
         for name, weight in self.weights.items():
             lower = parse_metric(name).lower_is_better
             if abs(weight) > _LARGEST_WEIGHT:
-                raise ValueError(f"the weight of {name} is beyond {_LARGEST_WEIGHT:g}; weights count in relation")
+                raise Mistake(f"a weight is beyond {_LARGEST_WEIGHT:g}; weights count in relation", "weights", name)
             if weight == 0 or (weight > 0) is not lower:
-                raise ValueError(f"the weight of {name} must be {'above' if lower else 'below'} zero")
-        if any(limit <= 0 for limit in self.slo.values()):
-            raise ValueError("an SLO limit must be above zero")
+                more = "less" if lower else "more"
+                wanted = f"must be {'above' if lower else 'below'} zero: {more} of it is better"
+                raise Mistake(f"the weight {wanted}", "weights", name)
+        for name, limit in self.slo.items():
+            if limit <= 0:
+                raise Mistake("an SLO limit must be above zero", "slo", name)
         if "goodput_per_s" in self.weights and not any(parse_metric(name).stem in LATENCIES for name in self.slo):
-            raise ValueError("goodput_per_s needs an SLO on a latency: it counts the requests that keep it")
+            text = "needs an SLO on a latency beside it: it counts the requests that keep it"
+            raise Mistake(text, "weights", "goodput_per_s")
         return self
 
 
@@ -175,20 +173,6 @@ class ResourcesSection(Section):
     concurrent_trials: int | None = Field(
         None, ge=1, description="Trials at once; default: what the devices allow, and 1 without devices."
     )
-
-
-def _misfit(value: Flag, spec: ParameterSpec) -> str | None:
-    """What is wrong with a baseline's value by its kind; it may lie outside the range. None when it fits."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if value is None:
-        return None
-    if isinstance(spec, IntRange) and not (number and float(value) == int(value)):
-        return "a whole number is searched"
-    if isinstance(spec, FloatRange) and not number:
-        return "a number is searched"
-    if isinstance(spec, Boolean) and not isinstance(value, bool):
-        return "true or false is searched"
-    return None
 
 
 class StudyConfig(Section):
@@ -207,30 +191,7 @@ class StudyConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
-        searched = set(self.search_space.parameters)
-        for where, names in (
-            ("serve.flags", set(self.serve.flags)),
-            ("search_space.parameters", searched),
-            ("baseline", set(self.baseline)),
-        ):
-            if taken := sorted(names & _OURS):
-                raise ValueError(f"{where}: {taken[0]} is set by sweep; see the keys of `model` and `serve`")
-        every = {*searched, *self.serve.flags}
-        if twins := sorted(name for name in every if f"no-{name}" in every):
-            raise ValueError(f"{twins[0]} and no-{twins[0]} are one flag; set {twins[0]} to true or false")
-        for name, value in self.baseline.items():
-            if name in searched and (fault := _misfit(value, self.search_space.parameters[name])):
-                raise ValueError(f"baseline: {name} is {value!r}, but {fault}")
-        if both := sorted(searched & set(self.serve.flags)):
-            raise ValueError(f"search_space: {both[0]} is also fixed under serve.flags; keep one of the two")
-        if both := sorted(set(self.baseline) & set(self.serve.flags)):
-            raise ValueError(
-                f"baseline: {both[0]} is also fixed under serve.flags; a flag that is not searched belongs there alone"
-            )
-        if extra := sorted(set(self.baseline) - searched):
-            raise ValueError(
-                f"baseline: {extra[0]} is not searched; put it under serve.flags, or add it to search_space.parameters"
-            )
+        check_agreement(self.serve.flags, self.search_space.parameters, self.baseline)
         return self
 
     @property
@@ -253,18 +214,17 @@ class StudyConfig(Section):
             return self.resources.gpus
         merged = {**self.serve.flags, **(flags or {})}
         count = 1
-        for name in _PARALLEL:
-            size = merged.get(name)
-            count *= size if isinstance(size, int) and not isinstance(size, bool) else 1
+        for name in PARALLEL:
+            count *= size_of(merged.get(name)) or 1
         return count
 
     def most_gpus(self) -> int:
         """Devices of the largest trial the search space allows."""
         largest: dict[str, FlagValue] = {}
-        for name in _PARALLEL:
+        for name in PARALLEL:
             spec = self.search_space.parameters.get(name)
             if isinstance(spec, Choice):
-                largest[name] = max((v for v in spec.values if isinstance(v, int)), default=1)
+                largest[name] = max(size_of(value) or 1 for value in spec.values)
             elif isinstance(spec, IntRange):
                 largest[name] = spec.high
         return max(self.gpus(largest), self.gpus(self.baseline_flags()))

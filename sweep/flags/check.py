@@ -14,17 +14,21 @@ def check_flags(flags: Mapping[str, FlagValue] | Iterable[str], help_: CommandHe
     """Raise FlagError for the first flag that the command does not know, naming the nearest it does.
 
     Given a mapping, values are looked at, too: a word outside the listed choices, or a value for a mere switch. `what`
-    says where the flags stand (`serve.flags`). Without `help_` nothing is known and nothing refused.
+    says where the flags stand (`serve.flags`); the error's key is that of the flag. Without `help_` nothing is known
+    and nothing refused.
     """
     if help_ is None:
         return
     for name in flags:
-        option = _known(name, help_, what)
-        if isinstance(flags, Mapping):
-            _check_value(name, flags[name], option, what)
+        try:
+            option = _known(name, help_)
+            if isinstance(flags, Mapping):
+                _check_value(name, flags[name], option)
+        except FlagError as error:
+            raise FlagError(error.message, key=f"{what}.{name}") from None
 
 
-def _known(name: str, help_: CommandHelp, what: str) -> Option:
+def _known(name: str, help_: CommandHelp) -> Option:
     flag = canonical(name).partition(".")[0].removesuffix("+")
     option = help_.find(flag)
     if option is None and flag.startswith("no-"):
@@ -34,8 +38,8 @@ def _known(name: str, help_: CommandHelp, what: str) -> Option:
         return option
     short = next((option for option in help_.options.values() if f"-{flag}" in option.aliases), None)
     if short is not None:
-        raise FlagError(f"{what}: write {short.name!r} for {name!r}")
-    raise FlagError(f"{what}: this vLLM has no flag {name!r}{_nearest(flag, help_)}")
+        raise FlagError(f"write {short.name!r} for {name!r}")
+    raise FlagError(f"this vLLM has no flag {name!r}{_nearest(flag, help_)}")
 
 
 def _nearest(flag: str, help_: CommandHelp) -> str:
@@ -45,15 +49,15 @@ def _nearest(flag: str, help_: CommandHelp) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _check_value(name: str, value: FlagValue, option: Option, what: str) -> None:
+def _check_value(name: str, value: FlagValue, option: Option) -> None:
     if value is None or "." in name or not isinstance(value, str | int | float | Sequence | Mapping):
         return  # what is no flag's value (a range to search) is not judged
     if not option.takes_value:
         if not isinstance(value, bool):
-            raise FlagError(f"{what}: {name!r} is a switch; write true or false, not {value!r}")
+            raise FlagError(f"{name!r} is a switch; write true or false, not {value!r}")
         return
     if isinstance(value, bool) and not option.choices and not option.value_optional:
-        raise FlagError(f"{what}: {name!r} takes a value, not {str(value).lower()}")
+        raise FlagError(f"{name!r} takes a value, not {str(value).lower()}")
     if not option.choices or isinstance(value, Mapping):
         return
     values: Sequence[object] = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
@@ -62,4 +66,4 @@ def _check_value(name: str, value: FlagValue, option: Option, what: str) -> None
         if word not in option.choices:
             near = difflib.get_close_matches(word, option.choices, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(option.choices)}"
-            raise FlagError(f"{what}: {name!r} cannot be {word!r}; {hint}")
+            raise FlagError(f"{name!r} cannot be {word!r}; {hint}")

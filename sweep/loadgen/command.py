@@ -101,7 +101,7 @@ def check_load_flags(names: Iterable[str], *, what: str) -> None:
     """Raise FlagError for a client flag that the study file has a place for, or that measurement depends on."""
     for name in names:
         if (place := RESERVED.get(canonical(name))) is not None:
-            raise FlagError(f"{what}: {name!r} cannot be set here; use {place}")
+            raise FlagError(f"{name!r} cannot be set here; use {place}", key=f"{what}.{name}")
 
 
 def client_argv(job: LoadJob) -> tuple[str, ...]:
@@ -117,7 +117,9 @@ def client_argv(job: LoadJob) -> tuple[str, ...]:
     own.pop("endpoint-type", None)
     endpoint = own.pop("endpoint", None) or _ENDPOINTS.get(backend)
     if endpoint is None:
-        raise FlagError(f"load.flags: the backend {backend!r} needs an 'endpoint' beside it, such as /v1/completions")
+        raise FlagError(
+            f"the backend {backend!r} needs an 'endpoint' beside it, such as /v1/completions", key="load.flags.backend"
+        )
     target: dict[str, FlagValue] = {
         _backend_flag(job.help): backend,
         "base-url": job.base_url,

@@ -1,0 +1,116 @@
+"""Where each key of a study file stands, so that whatever is found wrong, then or later, is named by its line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from sweep.errors import ConfigError
+
+KeyPath = tuple[str | int, ...]
+Lines = Mapping[KeyPath, int]
+
+
+def parse(text: str, path: Path) -> tuple[object, Lines]:
+    """The YAML document and the line of every key path in it, with `()` for the whole.
+
+    Raises ConfigError, with the line, for what is no YAML, is empty, or has a key twice.
+    """
+    lines: dict[KeyPath, int] = {}
+    try:
+        loader = yaml.SafeLoader(text)
+        try:
+            node = loader.get_single_node()
+            if node is None:
+                raise ConfigError("is empty", path=path, line=1)
+            _walk(node, (), lines, path)
+            return loader.construct_document(node), lines
+        finally:
+            loader.dispose()
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark is not None else None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"is not valid YAML: {problem}", path=path, line=line) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"is not valid YAML: {error}", path=path) from None
+
+
+@contextmanager
+def located(path: Path) -> Iterator[None]:
+    """Gives each ConfigError of its block the study file at `path`, and the line where its key stands there.
+
+    A key that the file does not have, such as one left to its default, gets the line of the section it belongs to.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if error.line is not None:
+            raise
+        raise _placed(error, path) from None
+
+
+def spelled(parts: KeyPath, lines: Lines) -> KeyPath:
+    """`parts` as the file writes them: flag names may stand there with underscores or dashes in front."""
+    written: KeyPath = ()
+    for part in parts:
+        exact = (*written, part)
+        written = exact if exact in lines else next((key for key in lines if _same(key, exact)), exact)
+    return written
+
+
+def line_of(parts: KeyPath, lines: Lines) -> int | None:
+    """The line of a key, or of the nearest one above it that the file has."""
+    return next((lines[parts[:n]] for n in range(len(parts), -1, -1) if parts[:n] in lines), None)
+
+
+def dotted(parts: KeyPath) -> str:
+    """A key path as it is shown."""
+    return ".".join(str(part) for part in parts)
+
+
+def _placed(error: ConfigError, path: Path) -> ConfigError:
+    try:
+        _, lines = parse(path.read_text(encoding="utf-8"), path)
+    except (OSError, UnicodeDecodeError, ConfigError):  # it was good a moment ago: what was found counts
+        return error.at(path, None, error.key)
+    wanted = _plain(error.key)
+    # Names of flags may have dots in them: the whole text is compared, not its parts.
+    found = max(
+        (key for key in lines if _begins(wanted, _plain(dotted(key)))), key=lambda key: len(dotted(key)), default=()
+    )
+    whole = _plain(dotted(found)) == wanted
+    return error.at(path, lines[found] if found or error.key else None, dotted(found) if whole else error.key)
+
+
+def _begins(wanted: str, key: str) -> bool:
+    return not key or wanted == key or wanted.startswith(f"{key}.")
+
+
+def _plain(key: str) -> str:
+    """One spelling for comparison: `search_space.constraints[0]`, `serve.flags.--max_num_seqs`."""
+    parts = key.replace("[", ".").replace("]", "").split(".")
+    return ".".join(part.lstrip("-").replace("_", "-") for part in parts)
+
+
+def _same(key: KeyPath, other: KeyPath) -> bool:
+    return len(key) == len(other) and key[:-1] == other[:-1] and _plain(str(key[-1])) == _plain(str(other[-1]))
+
+
+def _walk(node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> None:
+    lines.setdefault(at, node.start_mark.line + 1)
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            name = str(key.value)
+            if name in seen:
+                raise ConfigError("stands twice", path=path, line=key.start_mark.line + 1, key=dotted((*at, name)))
+            seen.add(name)
+            lines[(*at, name)] = key.start_mark.line + 1
+            _walk(value, (*at, name), lines, path)
+    elif isinstance(node, yaml.SequenceNode):
+        for index, value in enumerate(node.value):
+            _walk(value, (*at, index), lines, path)
