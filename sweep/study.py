@@ -36,7 +36,7 @@ from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
-from sweep.trainable import Worker, finished_of, trial
+from sweep.trainable import Worker, finished_of, how_to_go_on, trial
 from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
 from sweep.wire import SPEC
 
@@ -253,7 +253,5 @@ def store_lost(spec: TrialSpec, worker: Worker) -> Finished:
     try:
         worker.store().append(result, engine_summary={})
     except HostNotReady as error:
-        return dataclasses.replace(
-            finished, failure_line=str(error), advice="make room, then type the same command again", policy="stop_now"
-        )
+        return dataclasses.replace(finished, failure_line=str(error), advice=how_to_go_on(error), policy="stop_now")
     return finished

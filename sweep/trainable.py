@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,8 +13,8 @@ from ray import tune
 from sweep.errors import HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.redact import Redactor
-from sweep.runner import TrialOutcome, TrialSetup, run_trial
-from sweep.store import Schema, Store
+from sweep.runner import TrialOutcome, TrialSetup, run_trial, usual_of
+from sweep.store import DiskFull, Schema, Store
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, TrialStatus
 from sweep.wire import RESULT, SPEC, finished_to_result, spec_from_config
@@ -60,6 +61,7 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
                 redactor=worker.redactor(),
                 gpus=gpus,
                 resting=worker.resting,
+                usual=usual_of(worker.setup.folder) if worker.setup.uses_gpus and spec.number > 0 else None,
                 first_attempt=first_attempt,
             )
         if StudyFolder.holder(worker.setup.folder) != worker.holder:
@@ -77,10 +79,18 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
             status=TrialStatus.FAILED,
             failure_class="other",
             failure_line=str(error),
-            advice="make room, then type the same command again",
+            advice=how_to_go_on(error),
             policy="stop_now",
         )
     tune.report({RESULT: finished_to_result(finished)})
+
+
+def how_to_go_on(error: HostNotReady | OSError) -> str | None:
+    """What to do about something that could not be written; None where its own words say it."""
+    if isinstance(error, DiskFull):
+        return None
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{'make room' if full else 'mend that'}, then type the same command again"
 
 
 def finished_of(outcome: TrialOutcome) -> Finished:

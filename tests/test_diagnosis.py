@@ -159,7 +159,7 @@ def test_every_reason_of_ours_has_a_class_without_any_log(reason: str) -> None:
     found = diagnose(Evidence("load", reason=reason, error="what we saw"))
     assert found.failure_class is not FailureClass.UNKNOWN
     assert found.line is None
-    assert "what we saw" in found.advice
+    assert "what we saw" not in found.advice  # it is shown beside the advice, and once is enough
 
 
 @pytest.mark.parametrize("reason", ["timeout_ready", "server_died", "client_exit", "success_rate"])
@@ -187,6 +187,31 @@ def test_a_kill_of_our_own_after_a_timeout_is_not_taken_for_a_cause(code: int) -
         diagnose(Evidence("start", reason="timeout_ready", exit_code=code)).failure_class is FailureClass.HEALTH_TIMEOUT
     )
     assert diagnose(Evidence("load", reason="server_died", exit_code=code)).failure_class is FailureClass.ENGINE_DIED
+
+
+@pytest.mark.parametrize("code", [-1, -2, -9, -11, -15, 130, 137, 143])
+@pytest.mark.parametrize("log", ["", 'INFO:     127.0.0.1:1 - "POST /v1/completions HTTP/1.1" 200 OK'])
+def test_a_killed_load_client_is_a_fault_of_the_client_and_tried_again(code: int, log: str) -> None:
+    found = diagnose(Evidence("load", reason="client_exit", exit_code=code, log=log))
+    assert (found.failure_class, found.policy, found.phase) == (FailureClass.CLIENT_ERROR, Policy.RETRY, Phase.CLIENT)
+    assert consequences(found) == (True, False)
+    by_hand = diagnose(Evidence("client", exit_code=code, log=log))
+    assert (by_hand.failure_class, by_hand.policy) == (FailureClass.CLIENT_ERROR, Policy.RETRY)
+
+
+def test_a_cause_in_the_servers_log_wins_over_a_killed_client() -> None:
+    found = diagnose(Evidence("load", reason="client_exit", exit_code=-9, log=OOM))
+    assert (found.failure_class, found.line) == (FailureClass.LOAD_OOM, OOM)
+    died = "ERROR [core.py:700] Failed core proc(s): {'EngineCore_DP0': -9}"
+    assert diagnose(Evidence("load", reason="client_exit", exit_code=-15, log=died)).failure_class is (
+        FailureClass.ENGINE_DIED
+    )
+
+
+@pytest.mark.parametrize("code", [1, 2, 255, -4])
+def test_a_load_client_that_fails_by_itself_is_not_tried_again(code: int) -> None:
+    found = diagnose(Evidence("load", reason="client_exit", exit_code=code))
+    assert (found.failure_class, found.policy) == (FailureClass.CLIENT_ERROR, Policy.STOP)
 
 
 @pytest.mark.parametrize(

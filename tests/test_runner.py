@@ -100,6 +100,8 @@ def assert_failed(outcome: TrialOutcome) -> None:
     assert result.requests == ()
     assert result.failure is not None
     assert result.failure.advice
+    # Both stand in one line for a person: nothing is said twice.
+    assert result.failure.line is None or result.failure.line not in result.failure.advice
     assert [event.kind for event in result.events].count("failed") == result.attempts
 
 
@@ -218,6 +220,17 @@ def test_passing_fault_is_tried_again(bench: Bench) -> None:
         "server-2.log",
         "server-3.log",
     ]
+
+
+@pytest.mark.parametrize("number", [2, 9, 15])
+def test_killed_load_client_is_a_fault_of_the_client_and_tried_again(bench: Bench, number: int) -> None:
+    outcome = bench.run({"client": {"exit_signal": number}}, max_retries=1)
+    assert_failed(outcome)
+    failure = outcome.result.failure
+    assert failure is not None
+    assert outcome.result.attempts == 2
+    assert (failure.failure_class, failure.policy, failure.phase) == ("client_error", "retry", "client")
+    assert not failure.informative_for_search
 
 
 def test_fault_of_the_flags_is_not_tried_again(bench: Bench) -> None:

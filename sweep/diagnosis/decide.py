@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from sweep.diagnosis.lines import Line
-from sweep.diagnosis.reasons import KILLED_BY_KERNEL, REASONS, SIGNALS, Reason
+from sweep.diagnosis.reasons import CLIENT_CANNOT_RUN, CLIENT_KILLED, KILLED_BY_KERNEL, REASONS, SIGNALS, Reason
 from sweep.diagnosis.resolve import Verdict, resolve
 from sweep.diagnosis.rule import Tier
 from sweep.diagnosis.scan import Match, Scan
@@ -50,6 +50,7 @@ _USUAL: Mapping[Class, _Usual] = MappingProxyType(
 
 _NO_DISK_GIB = 0.05
 _NO_SHM_GIB = 0.004
+_LAST_SIGNAL = 64
 
 
 def diagnose(evidence: Evidence) -> Diagnosis:
@@ -112,8 +113,6 @@ class _Decision:
             advice = "The server lives and cannot keep up: this configuration does not carry this load."
         if self.evidence.reason == "no_progress" and self.scan.notes.stalled:
             failure_class, advice = Class.ENGINE_DIED, "The engine hangs: requests run and no token comes. Tried again."
-        if self.evidence.error:
-            advice = f"{self.evidence.error}. {advice}"
         return self._diagnosis(Verdict(failure_class, advice, retryable, informative), host=reason.host)
 
     def _of_signal(self) -> Diagnosis | None:
@@ -121,6 +120,12 @@ class _Decision:
         if self.evidence.reason not in (None, "server_died", "client_exit"):
             return None
         own, child = _signal(self.evidence.exit_code), _signal(self.scan.notes.exit_code)
+        of_client = self.evidence.reason == "client_exit" or (not self.evidence.reason and self.phase is Phase.CLIENT)
+        if own and of_client:
+            if child is None:
+                # The exit code is the client's; the server, which lives, has nothing to do with it.
+                return replace(self._of_reason(CLIENT_CANNOT_RUN if own == 4 else CLIENT_KILLED), phase=Phase.CLIENT)
+            own = None
         if self.phase is Phase.TEARDOWN or (own or child) not in SIGNALS:
             return None
         if child == 9 and not self._serving():
@@ -228,7 +233,8 @@ def _signal(code: int | None) -> int | None:
     """The signal behind an exit code, in Python's (-9) or the shell's (137) way."""
     if code is None or 0 <= code <= 128:
         return None
-    return -code if code < 0 else code - 128
+    number = -code if code < 0 else code - 128
+    return number if number <= _LAST_SIGNAL else None  # 255 is what exit(-1) leaves
 
 
 def _policy(retryable: bool, informative: bool, host: bool, keep: bool) -> Policy:

@@ -77,6 +77,15 @@ KILLED_BY_KERNEL = Reason(
     "its log (dmesg).",
     host=True,
 )
+CLIENT_KILLED = Reason(
+    Class.CLIENT_ERROR,
+    "The load client was killed by a signal that this trial did not send, while the server lived: no verdict on the "
+    "flags. Tried again; if it stays, the kernel's log (dmesg) says whether RAM ran out.",
+    retryable=True,
+)
+CLIENT_CANNOT_RUN = Reason(
+    Class.CLIENT_ERROR, "The load client met an illegal instruction: its build needs a newer processor."
+)
 SIGNALS: Mapping[int, Reason] = MappingProxyType(
     {
         4: Reason(Class.OTHER, "Illegal instruction: this build needs a newer processor."),
