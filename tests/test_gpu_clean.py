@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from fake_nvml import FakeNvml
@@ -127,17 +128,71 @@ def test_memory_that_cannot_be_read_keeps_a_device_from_being_clean(nvml: FakeNv
         assert "Unknown Error" in (verdict.message or "")
 
 
+@pytest.fixture
+def daemon() -> Iterator[subprocess.Popen[bytes]]:
+    """What a search by its command takes for the server of MPS."""
+    with subprocess.Popen(["/usr/bin/nvidia-cuda-mps-server", "77"], executable="/bin/sleep") as process:
+        yield process
+        process.kill()
+
+
+def test_an_mps_server_is_named_and_let_be(nvml: FakeNvml, daemon: subprocess.Popen[bytes]) -> None:
+    with Gpus() as gpus:
+        baseline = gpus.baseline()
+        nvml.write(f"process 1 {daemon.pid} 300 0")
+        for timeout_s in (0.0, 5.0):
+            verdict = gpus.wait_until_clean(gpus.devices, baseline, timeout_s=timeout_s, poll_s=0.02)
+            assert verdict.clean, verdict.message
+            assert verdict.foreign == ()
+            assert [str(process) for process in verdict.daemons] == [
+                f"process {daemon.pid} (/usr/bin/nvidia-cuda-mps-server 77) holds 0.3 GiB on GPU 1"
+            ]
+
+
+def test_an_mps_server_belongs_to_the_resting_device(nvml: FakeNvml, daemon: subprocess.Popen[bytes]) -> None:
+    nvml.write(f"process 1 {daemon.pid} 900 0")
+    with Gpus() as gpus:
+        baseline = gpus.baseline()
+        assert baseline[1].used_gib == pytest.approx(1.32, abs=0.01)
+        assert gpus.wait_until_clean(gpus.devices, baseline, timeout_s=0, poll_s=0.02).clean
+
+
+def test_an_mps_server_that_holds_much_or_grows_or_has_a_user_is_in_the_way(
+    nvml: FakeNvml, daemon: subprocess.Popen[bytes], sleeper: subprocess.Popen[bytes]
+) -> None:
+    with Gpus() as gpus:
+        baseline = gpus.baseline()
+        nvml.write(f"process 1 {daemon.pid} 2048 0")
+        much = gpus.wait_until_clean(gpus.devices, baseline, timeout_s=0, poll_s=0.02)
+        assert f"process {daemon.pid} (/usr/bin/nvidia-cuda-mps-server 77) holds 2.0 GiB" in (much.message or "")
+        nvml.write(f"process 1 {daemon.pid} 200 0", f"process 1 {sleeper.pid} 100 0")
+        used = gpus.wait_until_clean(gpus.devices, baseline, timeout_s=0, poll_s=0.02)
+        assert [process.pid for process in used.foreign] == [sleeper.pid]
+        assert [process.pid for process in used.daemons] == [daemon.pid]
+        assert not used.clean
+        nvml.write(f"process 1 {daemon.pid} 100 0")
+        with ThreadPoolExecutor(1) as beside:
+            waiting = beside.submit(gpus.wait_until_clean, gpus.devices, baseline, timeout_s=0, poll_s=0.3)
+            time.sleep(0.1)
+            nvml.write(f"process 1 {daemon.pid} 180 0")
+            assert not waiting.result().clean
+
+
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
-        (["--api-key", "abc123", "--port", "1"], "--api-key *** --port 1"),
-        (["--hf-token=abc123"], "--hf-token=***"),
-        (["HF_TOKEN=abc123"], "HF_TOKEN=***"),
-        (["hf_abcdefghijkl"], "***"),
+        (["--api-key", "abc123", "--port", "1"], "--api-key [redacted] --port 1"),
+        (["--hf-token=abc123"], "--hf-token=[redacted]"),
+        (["HF_TOKEN=abc123"], "HF_TOKEN=[redacted]"),
+        (["hf_abcdefghijkl0123456789abcd"], "[redacted]"),
+        (["https://me:pass@host/x"], "https://me:[redacted]@host/x"),
+        (["of-this-environment"], "[redacted]"),
         (["--max-num-batched-tokens", "2048"], "--max-num-batched-tokens 2048"),
+        (["--tokenizer", "/models/x", "--key-cache", "4"], "--tokenizer /models/x --key-cache 4"),
     ],
 )
-def test_commands_are_shown_without_secrets(arguments: list[str], shown: str) -> None:
+def test_commands_are_shown_without_secrets(arguments: list[str], shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "of-this-environment")
     code = "import time; time.sleep(60)"
     with subprocess.Popen([sys.executable, "-S", "-c", code, *arguments]) as process:
         until(lambda: "time.sleep" in (command_of(process.pid) or ""))

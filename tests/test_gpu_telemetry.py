@@ -1,4 +1,4 @@
-"""The sampler: rows of devices and host, its cost, its bounds, and what spoils a measurement."""
+"""The sampler: rows of devices and host, its cost and its bounds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from fake_nvml import FakeNvml
 
-from sweep.gpu import DeviceReading, Gpus, TelemetrySampler, XidEvent, disturbances, disturbing
+from sweep.gpu import Gpus, TelemetrySampler, disturbing
 from sweep.gpu.host import HostClock
 from sweep.gpu.values import throttle_names
 
@@ -28,7 +28,7 @@ def test_a_throttled_load_is_told(nvml: FakeNvml) -> None:
     with Gpus() as gpus, TelemetrySampler(gpus, gpus.devices[1:3], interval_s=0.02) as sampler:
         until(lambda: sampler.telemetry.samples >= 3)
         nvml.write("throttle 2 48", "throttle 3 40", "xid 1 1 63")
-        until(lambda: sampler.telemetry.disturbances != ())
+        until(lambda: bool(sampler.telemetry.xids))
         seen = sampler.telemetry.samples
         until(lambda: sampler.telemetry.samples >= seen + 3)
         nvml.write("xid 1 1 63")
@@ -39,11 +39,7 @@ def test_a_throttled_load_is_told(nvml: FakeNvml) -> None:
     assert [row.monotonic_s for row in rows] == sorted({row.monotonic_s for row in rows})
     hot = sum("hw_thermal_slowdown" in (row.throttle_reasons or ()) for row in rows)
     assert 3 <= hot < len(rows)
-    assert told.disturbances == (
-        f"GPU 2: hw thermal slowdown for {hot} of {len(rows)} samples",
-        "GPU 1: XID error 63",
-    )
-    assert told.xids is not None
+    assert [(event.index, event.xid) for event in told.xids or ()] == [(1, 63)]
     assert 0 < told.cost_max_s <= told.cost_s
     assert told.cost_per_sample_s == pytest.approx(told.cost_s / told.samples)
 
@@ -80,7 +76,6 @@ def test_memory_is_bounded_and_no_throttling_is_lost(nvml: FakeNvml) -> None:
     assert told.samples >= 12
     assert told.devices[0].throttle_reasons == ("sw_thermal_slowdown", "sw_power_cap")
     assert told.devices[-1].throttle_reasons == ("sw_power_cap",)
-    assert told.disturbances[0].startswith("GPU 0: sw thermal slowdown for 1 of ")
 
 
 def test_a_machine_without_gpus_has_host_rows() -> None:
@@ -88,7 +83,6 @@ def test_a_machine_without_gpus_has_host_rows() -> None:
         until(lambda: sampler.telemetry.samples >= 3)
         told = sampler.stop()
     assert told.devices == ()
-    assert told.disturbances == ()
     assert told.xids is None
     assert len(told.host) == told.samples
     assert all(row.ram_available_gib is not None and row.ram_available_gib > 0 for row in told.host)
@@ -129,33 +123,6 @@ def test_the_load_clients_share_of_a_core() -> None:
         client.kill()
     time.sleep(0.02)
     assert clock.read().client_cpu_percent_of_core is None
-
-
-def reading(index: int, *reasons: str) -> DeviceReading:
-    return DeviceReading(0.0, index, throttle_reasons=reasons)
-
-
-def test_disturbances_are_counted_by_device_and_reason() -> None:
-    readings = [
-        reading(2, "hw_thermal_slowdown", "hw_slowdown"),
-        reading(2, "hw_slowdown"),
-        reading(2, "sw_power_cap", "gpu_idle"),
-        reading(0, "hw_power_brake", "sw_thermal_slowdown"),
-        DeviceReading(0.0, 2),  # did not answer
-        DeviceReading(0.0, 1, mig_index=3, throttle_reasons=("sw_thermal_slowdown",)),
-        reading(3),
-    ]
-    xids = [XidEvent(0.0, 2, 79), XidEvent(1.0, 2, 79), XidEvent(0.0, None, 48)]
-    assert disturbances(readings, xids) == (
-        "GPU 0: hw power brake for 1 of 1 samples",
-        "GPU 0: sw thermal slowdown for 1 of 1 samples",
-        "GPU 1 MIG 3: sw thermal slowdown for 1 of 1 samples",
-        "GPU 2: hw slowdown for 1 of 3 samples",
-        "GPU 2: hw thermal slowdown for 1 of 3 samples",
-        "a GPU: XID error 48",
-        "GPU 2: XID error 79, 2 times",
-    )
-    assert disturbances([reading(0), DeviceReading(0.0, 1)]) == ()
 
 
 def test_throttle_bits_have_names() -> None:

@@ -6,8 +6,9 @@ Absent GPUs are said, not faked: `Gpus.notice` tells in a line what cannot be re
 from __future__ import annotations
 
 from sweep.gpu.devices import Gpus
+from sweep.gpu.disturbance import APPLICATION_XIDS, Findings, judge, usual_throttling
 from sweep.gpu.host import HostReading
-from sweep.gpu.telemetry import Telemetry, TelemetrySampler, disturbances
+from sweep.gpu.telemetry import Telemetry, TelemetrySampler
 from sweep.gpu.values import (
     Cleanliness,
     DeviceInfo,
@@ -21,11 +22,13 @@ from sweep.gpu.values import (
 from sweep.gpu.xid import XidWatch
 
 __all__ = [
+    "APPLICATION_XIDS",
     "Cleanliness",
     "DeviceInfo",
     "DeviceMemory",
     "DeviceReading",
     "DeviceState",
+    "Findings",
     "ForeignProcess",
     "Gpus",
     "HostReading",
@@ -33,6 +36,7 @@ __all__ = [
     "TelemetrySampler",
     "XidEvent",
     "XidWatch",
-    "disturbances",
     "disturbing",
+    "judge",
+    "usual_throttling",
 ]

@@ -138,9 +138,9 @@ class Gpus:
     ) -> Cleanliness:
         """Wait until memory is within `tolerance_gib` of its baseline and no foreign process is there.
 
-        At most `timeout_s` plus one call's limit. `own_pids` may stay: the caller's processes, an MPS
-        daemon. What the driver does not tell is not held against a device, a device that does not answer
-        is. No devices: clean.
+        At most `timeout_s` plus one call's limit. `own_pids`, the caller's processes, may stay, and so may the server
+        of NVIDIA's MPS while it holds little and no more than a look before. What the driver does not tell is not held
+        against a device, a device that does not answer is. No devices: clean.
         """
         wanted = tuple(devices)
         return clean.wait_until_clean(

@@ -9,13 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweep.redact import Redactor
+
 _PROC = Path("/proc")
 _COMMAND_LENGTH = 160
-# Values of arguments and assignments such as --api-key X or HF_TOKEN=X, and tokens that show themselves.
-_SECRET_NAME = re.compile(
-    r"(?P<name>(?:^|\s)-{0,2}[\w-]*(?:key|token|secret|password)(?:\s*=\s*|\s+))(?P<value>[^\s-]\S*)", re.I
-)
-_SECRET_VALUE = re.compile(r"\b(?:hf_|sk-)\w{8,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +70,7 @@ def command_of(pid: int) -> str | None:
     except OSError:
         return None
     text = " ".join(raw.replace(b"\0", b" ").decode(errors="replace").split())
-    text = _SECRET_VALUE.sub("***", _SECRET_NAME.sub(r"\g<name>***", text))
+    text = Redactor(os.environ).text(text)
     return (text if len(text) <= _COMMAND_LENGTH else text[: _COMMAND_LENGTH - 1] + "…") or None
 
 

@@ -1,4 +1,4 @@
-"""Sampling devices and host beside a load, and what in the samples spoils a measurement."""
+"""Sampling devices and host beside a load."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sweep.gpu.devices import Gpus
 from sweep.gpu.host import HostClock, HostReading
-from sweep.gpu.values import DISTURBING, DeviceInfo, DeviceReading, XidEvent, device_label
+from sweep.gpu.values import DeviceInfo, DeviceReading, XidEvent
 from sweep.gpu.xid import XidWatch
 
 _XID_LIMIT = 1000
@@ -34,41 +34,6 @@ class Telemetry:
     @property
     def cost_per_sample_s(self) -> float | None:
         return self.cost_s / self.samples if self.samples else None
-
-    @property
-    def disturbances(self) -> tuple[str, ...]:
-        return disturbances(self.devices, self.xids or ())
-
-
-def disturbances(readings: Iterable[DeviceReading], xids: Iterable[XidEvent] = ()) -> tuple[str, ...]:
-    """Plain reasons to distrust a measurement, such as "GPU 2: hw thermal slowdown for 14 of 60 samples".
-
-    One for each device and reason that `disturbing` accepts, and for each XID. Samples that do not tell of
-    throttling are not counted. The general hardware slowdown bit is left out beside the bit that says why.
-    """
-    told: dict[str, int] = {}
-    seen: dict[tuple[str, str], int] = {}
-    for reading in readings:
-        if reading.throttle_reasons is None:
-            continue
-        told[reading.label] = told.get(reading.label, 0) + 1
-        bad = DISTURBING.intersection(reading.throttle_reasons)
-        if bad & {"hw_thermal_slowdown", "hw_power_brake"}:
-            bad -= {"hw_slowdown"}
-        for reason in bad:
-            seen[reading.label, reason] = seen.get((reading.label, reason), 0) + 1
-    lines = [
-        f"{label}: {reason.replace('_', ' ')} for {count} of {told[label]} samples"
-        for (label, reason), count in sorted(seen.items())
-    ]
-    errors: dict[tuple[int, int], int] = {}
-    for event in xids:
-        key = (-1 if event.index is None else event.index, event.xid)
-        errors[key] = errors.get(key, 0) + 1
-    for (index, xid), count in sorted(errors.items()):
-        where = "a GPU" if index < 0 else device_label(index)
-        lines.append(f"{where}: XID error {xid}" + (f", {count} times" if count > 1 else ""))
-    return tuple(lines)
 
 
 class TelemetrySampler:

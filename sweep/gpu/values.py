@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 
 # Bits of nvmlDeviceGetCurrentClocksEventReasons, from the NVML reference (NvmlClocksEventReasons).
 _REASON_NAMES = (
@@ -23,6 +24,7 @@ _REASON_NAMES = (
     (0x200, "board_limit"),
     (0x400, "reliability"),
 )
+_MPS_SERVER = "nvidia-cuda-mps-server"
 # A power cap in software is how a card always runs at its limit: it belongs to the machine, not to one trial.
 DISTURBING = frozenset({"hw_slowdown", "sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake"})
 
@@ -109,6 +111,11 @@ class ForeignProcess:
     index: int
     mig_index: int | None = None
 
+    @property
+    def daemon(self) -> bool:
+        """Whether it is the server of NVIDIA's MPS, which stays on a device between its users."""
+        return PurePath((self.command or "").partition(" ")[0]).name == _MPS_SERVER
+
     def __str__(self) -> str:
         command = self.command or "not visible from here, perhaps in another container"
         memory = "an unknown amount" if self.memory_gib is None else f"{self.memory_gib:.1f} GiB"
@@ -156,7 +163,8 @@ class Cleanliness:
     """Whether devices were free for a launch, after `waited_s` seconds of waiting.
 
     `message` is None when clean, else one line that names the processes, the left-over memory or the device
-    that cannot be read.
+    that cannot be read. `daemons` are foreign processes that were let be: an MPS server that holds little, and no
+    more than the look before.
     """
 
     clean: bool
@@ -164,6 +172,7 @@ class Cleanliness:
     devices: tuple[DeviceState, ...] = ()
     foreign: tuple[ForeignProcess, ...] = ()
     message: str | None = None
+    daemons: tuple[ForeignProcess, ...] = ()
 
     @property
     def memory_before_gib(self) -> float | None:

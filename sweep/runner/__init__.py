@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from sweep.runner.run import TrialOutcome, run_trial
 from sweep.runner.setup import TrialSetup
+from sweep.runner.telemetry import usual_of
 
-__all__ = ["TrialOutcome", "TrialSetup", "run_trial"]
+__all__ = ["TrialOutcome", "TrialSetup", "run_trial", "usual_of"]

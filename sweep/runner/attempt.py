@@ -112,6 +112,8 @@ class Attempt:
             return
         found = self._gpus.wait_until_clean(self._devices, self._resting, timeout_s=self._setup.clean_timeout_s)
         self._memory_before_gib = found.memory_before_gib
+        for daemon in found.daemons:
+            self._journal.note("device", f"{daemon}: an MPS server, let be")
         if not found.clean:
             names = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
             busy = {(state.index, state.mig_index) for state in found.dirty}

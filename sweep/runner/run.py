@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 
 from sweep.diagnosis import Diagnosis, Policy
-from sweep.gpu import DeviceMemory, Gpus
+from sweep.gpu import DeviceMemory, Findings, Gpus, judge
 from sweep.journal import Journal
 from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, summarize, summarize_engine
 from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.setup import TrialSetup
-from sweep.runner.telemetry import telemetry_rows
+from sweep.runner.telemetry import load_readings, telemetry_rows
 from sweep.server import new_api_key
 from sweep.store import TelemetryRow
 from sweep.trial import Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
@@ -37,9 +37,11 @@ def run_trial(
     redactor: Redactor,
     gpus: Gpus,
     resting: tuple[DeviceMemory, ...] = (),
+    usual: Mapping[str, float] | None = None,
     first_attempt: int = 1,
 ) -> TrialOutcome:
-    """Run a trial to its end. `resting` is the devices' memory before the study.
+    """Run a trial to its end. `resting` is the devices' memory before the study, `usual` how much they throttled in
+    its baseline (see `runner.telemetry.usual_of`).
 
     Passing faults are tried again at the same flags, `setup.max_retries` times; everything else is decided by the first
     attempt. Attempts that were killed before count on and stay in the events, but use up no retry; `first_attempt` is
@@ -63,18 +65,22 @@ def run_trial(
         outcome = one.run()
         for log in (one.server_log, one.client_log):
             redactor.file(log)  # servers print their arguments, and some their environment
-        telemetry += telemetry_rows(outcome.telemetry, journal)
-        disturbances = outcome.telemetry.disturbances if outcome.telemetry is not None else ()
-        if outcome.load is not None and disturbances and not disturbed_before:
+        rows = telemetry_rows(outcome.telemetry, journal)
+        telemetry += rows
+        xids = () if outcome.telemetry is None else outcome.telemetry.xids or ()
+        findings = judge(load_readings(rows, attempt), xids, usual=usual)
+        for remark in findings.remarks:
+            journal.note("device", remark)
+        if outcome.load is not None and findings.disturbances and not disturbed_before:
             disturbed_before = True
-            journal.note("disturbed", "; ".join(disturbances))
+            journal.note("disturbed", "; ".join(findings.disturbances))
         elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
             break
         else:
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
             time.sleep(setup.retry_wait_s)
         attempt += 1
-    result = _result(spec, setup, outcome, journal, attempt, began_wall_s, time.monotonic() - began_s)
+    result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
     summary = asdict(summarize_engine(outcome.engine))
     return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
 
@@ -87,6 +93,7 @@ def _result(
     spec: TrialSpec,
     setup: TrialSetup,
     outcome: AttemptOutcome,
+    findings: Findings,
     journal: Journal,
     attempts: int,
     began_wall_s: float,
@@ -126,8 +133,8 @@ def _result(
         startup_s=outcome.startup_s,
         load_s=load.duration_s if load is not None else None,
         total_s=total_s,
-        remarks=tuple(outcome.remarks),
-        disturbances=() if outcome.telemetry is None else outcome.telemetry.disturbances,
+        remarks=(*outcome.remarks, *findings.remarks),
+        disturbances=findings.disturbances,
     )
 
 

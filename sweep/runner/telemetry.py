@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from sweep.gpu import Telemetry
+from sweep.errors import HostError
+from sweep.gpu import DeviceReading, Telemetry, usual_throttling
 from sweep.journal import Journal
-from sweep.store import TelemetryRow
+from sweep.store import TelemetryRow, read_telemetry
+from sweep.trial import Phase
 
 
 def telemetry_rows(telemetry: Telemetry | None, journal: Journal) -> list[TelemetryRow]:
@@ -49,6 +51,28 @@ def telemetry_rows(telemetry: Telemetry | None, journal: Journal) -> list[Teleme
             )
         )
     return rows
+
+
+def load_readings(rows: Iterable[TelemetryRow], attempt: int) -> tuple[DeviceReading, ...]:
+    """What the devices said while an attempt's load ran; with throttle reasons, of the rest only whose they are."""
+    return tuple(
+        DeviceReading(row.at_s, row.device, row.mig_device, throttle_reasons=row.throttle_reasons)
+        for row in rows
+        if row.device is not None and row.phase == Phase.LOAD and row.attempt == attempt
+    )
+
+
+def usual_of(folder: Path, number: int = 0) -> dict[str, float]:
+    """How much the machine holds its devices back anyhow, by the last load of the study's baseline (trial 0).
+
+    Reason -> share of the samples; empty when it does not, or when no baseline is stored.
+    """
+    try:
+        rows = read_telemetry(folder, number)
+    except HostError:
+        return {}
+    last = max((row.attempt or 0 for row in rows), default=0)
+    return usual_throttling(load_readings(rows, last))
 
 
 def recorded_pids(record: Path) -> Callable[[], list[int]]:

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from sweep.atomic_file import DiskFull, WriteFailed
 from sweep.store.check import set_aside_broken, set_aside_trial
-from sweep.store.read import StoredTrial, read_columns, read_engine, read_events, read_requests, read_trials
+from sweep.store.read import (
+    StoredTrial,
+    read_columns,
+    read_engine,
+    read_events,
+    read_requests,
+    read_telemetry,
+    read_trials,
+)
 from sweep.store.schema import SCHEMA_VERSION, TABLES, Schema, TelemetryRow, flag_type
 from sweep.store.write import Store, trial_file
 
@@ -22,6 +30,7 @@ __all__ = [
     "read_engine",
     "read_events",
     "read_requests",
+    "read_telemetry",
     "read_trials",
     "set_aside_broken",
     "set_aside_trial",

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from sweep.errors import HostError
 from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
-from sweep.store.schema import SCHEMA_VERSION
+from sweep.store.schema import SCHEMA_VERSION, TelemetryRow
 from sweep.store.write import METADATA_PREFIX, trial_file
 from sweep.trial import Failure, Flag, TrialKind, TrialStatus
 
@@ -81,6 +81,12 @@ def read_events(folder: Path, number: int) -> tuple[Event, ...]:
     return tuple(Event(**_of(Event, {**row, "wall_s": _wall_s(row["at"])})) for row in _rows(folder, "events", number))
 
 
+def read_telemetry(folder: Path, number: int) -> tuple[TelemetryRow, ...]:
+    """The readings of devices and host of one trial in stored order. Raises HostError as `read_requests`."""
+    rows = _rows(folder, "telemetry", number)
+    return tuple(TelemetryRow(**_of(TelemetryRow, {**row, "throttle_reasons": _tuple(row)})) for row in rows)
+
+
 def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
     """The named columns of a whole table, one tuple a name, in order of trial number.
 
@@ -137,6 +143,11 @@ def _rows(folder: Path, table: str, number: int) -> list[dict[str, Any]]:
 
 def _of(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     return {item.name: row[item.name] for item in fields(kind) if item.name in row}
+
+
+def _tuple(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    reasons = row.get("throttle_reasons")
+    return None if reasons is None else tuple(reasons)
 
 
 def _stored(path: Path) -> StoredTrial:
