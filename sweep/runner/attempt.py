@@ -30,6 +30,7 @@ from sweep.trial import Phase, TrialSpec
 
 # A configuration line of the start-up log stands early; more is not read.
 _CONFIG_LINES = 5_000
+_DEATH_SHOWS_S = 2.0
 
 
 @dataclass(slots=True)
@@ -145,6 +146,12 @@ class Attempt:
                 self._outcome.remarks += self._outcome.load.remarks
                 self._believe(server)
                 watch.look()
+            except LoadFailed as error:
+                self._outcome.load = None
+                # Connections break a moment before a process is seen to be gone: first ask what is behind it.
+                if not server.healthy() and (code := server.process.wait(_DEATH_SHOWS_S)) is not None:
+                    raise ServerDied(code, ready=True) from error
+                raise
             except SweepError:
                 self._outcome.load = None
                 raise
