@@ -1,0 +1,238 @@
+"""What a launch of the confirmation measured, request by request, and the figures that the verdict compares.
+
+A launch is one fresh server of one configuration under its rounds of load. All rounds are pooled: a percentile is over
+the requests of every round, a throughput over their durations together. Formulas are those of `sweep.metrics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweep.metric_table import Metric, parse_metric, request_limits
+from sweep.records import RequestRecord
+
+Array = NDArray[np.float64]
+_PER_REQUEST = ("ttft", "tpot", "e2el")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundData:
+    """One round of load. Arrays of length n have one entry a request, in the order of the round's plan.
+
+    A failed request is NaN in every latency, and one of a single token in `tpot_ms`. `itl_ms` holds the gaps of all
+    requests one after another, `itl_counts` (n) how many of them are whose. Rounds of the same `load` had the same
+    prompts, arrivals and seeds, so their requests are comparable one by one.
+    """
+
+    load: int
+    duration_s: float
+    ttft_ms: Array
+    tpot_ms: Array
+    e2el_ms: Array
+    input_tokens: Array
+    output_tokens: Array
+    itl_ms: Array
+    itl_counts: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Launch:
+    """One fresh server. `key` is the configuration (its trial number), `order` the place among all launches of the
+    confirmation, `block` the interleaving block: A B C D is block 0, D C B A is block 1.
+    """
+
+    key: int
+    block: int
+    order: int
+    rounds: tuple[RoundData, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchFigures:
+    """A launch in few numbers. `metrics` as measured; None where nothing defines one.
+
+    `resampled` (resamples x metrics) holds each metric, in the order of `metrics`, over requests drawn again: rounds
+    first, requests within them second. Launches of the same loads draw the same requests, so their differences keep
+    what the prompts have in common. NaN where a metric is not defined.
+    """
+
+    key: int
+    block: int
+    order: int
+    loads: tuple[int, ...]
+    metrics: Mapping[str, float | None]
+    resampled: Array
+
+
+def from_requests(
+    key: int,
+    block: int,
+    order: int,
+    requests: Iterable[RequestRecord],
+    *,
+    durations_s: Mapping[int, float] | None = None,
+    loads: Mapping[int, int] | None = None,
+) -> Launch:
+    """A launch from stored requests. `durations_s` and `loads` go by round number.
+
+    Without durations a round lasts from its first send to its last token. Without loads every block is taken to have
+    loads of its own, the same for all of its launches, as `sweep.workload.confirmation_plans` makes them.
+    """
+    rounds: dict[int, list[RequestRecord]] = {}
+    for request in requests:
+        rounds.setdefault(request.round, []).append(request)
+    data = []
+    for number in sorted(rounds):
+        records = sorted(rounds[number], key=lambda record: record.index)
+        duration_s = _duration_s(records) if durations_s is None else durations_s[number]
+        data.append(_round_data(block * 1000 + number if loads is None else loads[number], duration_s, records))
+    return Launch(key, block, order, tuple(data))
+
+
+def figures_of(
+    launch: Launch, names: Sequence[str], *, slo: Mapping[str, float] | None = None, resamples: int = 200, seed: int = 0
+) -> LaunchFigures:
+    """The metrics `names` of a launch, measured and over requests drawn again (Davison & Hinkley 1997, section 3.8).
+
+    `slo` are the limits behind `goodput_per_s`, as in `sweep.metrics.summarize`. Raises ConfigError for an unknown
+    name.
+    """
+    metrics = [parse_metric(name) for name in dict.fromkeys(names)]
+    sample = _pool(launch.rounds, slo or {})
+    loads = tuple(part.load for part in launch.rounds)
+    resampled = np.full((resamples, len(metrics)), np.nan)
+    values: dict[str, float | None] = {}
+    if sample is None:
+        return LaunchFigures(launch.key, launch.block, launch.order, loads, dict.fromkeys(names), resampled)
+    sizes = tuple(len(part.ttft_ms) for part in launch.rounds)
+    drawn = _draws(sizes, loads, resamples, seed) if resamples else np.zeros((0, sum(sizes)), dtype=np.int32)
+    once = np.ones((1, drawn.shape[1]), dtype=drawn.dtype)
+    for column, metric in enumerate(metrics):
+        measured = float(_statistic(metric, sample, once)[0])
+        values[metric.name] = measured if math.isfinite(measured) else None
+        if resamples and values[metric.name] is not None:
+            resampled[:, column] = _statistic(metric, sample, drawn)
+    return LaunchFigures(launch.key, launch.block, launch.order, loads, values, resampled)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    """All requests of a launch. `owner` is whose each value is; `durations_s` has an entry a request: its round's
+    duration over the round's size, so that the durations of drawn requests add up to that of the drawn rounds.
+    """
+
+    values: Mapping[str, Array]
+    owners: Mapping[str, NDArray[np.int64]]
+    amounts: Mapping[str, Array]
+    durations_s: Array
+
+
+def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float]) -> _Sample | None:
+    if not any(np.isfinite(part.ttft_ms).any() for part in rounds):
+        return None
+    whole = {stem: np.concatenate([getattr(part, f"{stem}_ms") for part in rounds]) for stem in _PER_REQUEST}
+    done = np.isfinite(whole["ttft"])
+    values = {stem: numbers[np.isfinite(numbers)] for stem, numbers in whole.items()}
+    owners = {stem: np.flatnonzero(np.isfinite(numbers)) for stem, numbers in whole.items()}
+    values["itl"] = np.concatenate([part.itl_ms for part in rounds])
+    owners["itl"] = np.repeat(np.arange(len(done)), np.concatenate([part.itl_counts for part in rounds]))
+    output = np.where(done, np.nan_to_num(np.concatenate([part.output_tokens for part in rounds])), 0.0)
+    asked = np.where(done, np.nan_to_num(np.concatenate([part.input_tokens for part in rounds])), 0.0)
+    amounts = {
+        "request_throughput_per_s": done.astype(float),
+        "output_throughput_tokens_per_s": output,
+        "total_throughput_tokens_per_s": output + asked,
+    }
+    if limits := request_limits(slo):
+        good = done.copy()
+        for stem, limit in limits.items():
+            good &= np.nan_to_num(whole[stem]) <= limit
+        amounts["goodput_per_s"] = good.astype(float)
+    durations_s = np.concatenate([np.full(len(p.ttft_ms), p.duration_s / max(1, len(p.ttft_ms))) for p in rounds])
+    return _Sample(values, owners, amounts, durations_s)
+
+
+def _statistic(metric: Metric, sample: _Sample, draws: NDArray[np.int32]) -> Array:
+    """The metric for each row of `draws` (rows x requests: how often each request counts); NaN where not defined."""
+    if metric.stat == "rate":
+        if metric.name not in sample.amounts:
+            return np.full(len(draws), np.nan)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.asarray((draws @ sample.amounts[metric.name]) / (draws @ sample.durations_s))
+    values, owner = sample.values[metric.stem], sample.owners[metric.stem]
+    if not len(values):
+        return np.full(len(draws), np.nan)
+    if metric.percentile is not None:
+        order = np.argsort(values)
+        # In slices: a night's ITLs times the resamples would not fit into memory at once.
+        rows = max(1, 4_000_000 // len(values))
+        ascending, whose = values[order], owner[order]
+        parts = (draws[at : at + rows, whose] for at in range(0, len(draws), rows))
+        return np.concatenate([_percentiles(ascending, part, metric.percentile) for part in parts])
+    counts = draws[:, owner]
+    total = counts.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (counts @ values) / total
+        if metric.stat == "mean":
+            return np.asarray(mean)
+        centred = values - values.mean()
+        return np.asarray(np.sqrt(np.maximum(0, (counts @ centred**2) / total - ((counts @ centred) / total) ** 2)))
+
+
+def _percentiles(ascending: Array, counts: NDArray[np.int32], percentile: float) -> Array:
+    """numpy's linear percentile of each row, in which `ascending[i]` occurs `counts[row, i]` times."""
+    reached = counts.cumsum(axis=1, dtype=np.int32)
+    total = reached[:, -1]
+    place = percentile / 100 * np.maximum(total - 1, 0)
+    below = np.floor(place).astype(np.int32)
+    last = len(ascending) - 1
+    low = ascending[np.minimum((reached <= below[:, None]).sum(axis=1), last)]
+    high = ascending[np.minimum((reached <= np.minimum(below + 1, total - 1)[:, None]).sum(axis=1), last)]
+    return np.where(total > 0, low + (place - below) * (high - low), np.nan)
+
+
+@lru_cache(maxsize=32)
+def _draws(sizes: tuple[int, ...], loads: tuple[int, ...], resamples: int, seed: int) -> NDArray[np.int32]:
+    """How often each request is drawn (resamples x requests); a function of the loads alone, so shared by launches."""
+    rng = np.random.default_rng([seed, *(load % 2**32 for load in loads)])
+    rounds = len(sizes)
+    times = rng.multinomial(rounds, [1 / rounds] * rounds, size=resamples)
+    parts = [rng.multinomial(times[:, k] * size, [1 / size] * size) for k, size in enumerate(sizes) if size]
+    return np.concatenate(parts, axis=1).astype(np.int32)
+
+
+def _duration_s(records: Sequence[RequestRecord]) -> float:
+    sent = [r.start_s for r in records if r.start_s is not None]
+    ended = [r.start_s + r.e2el_ms / 1000 for r in records if r.start_s is not None and r.e2el_ms is not None]
+    return max(ended) - min(sent) if ended else 0.0
+
+
+def _round_data(load: int, duration_s: float, records: Sequence[RequestRecord]) -> RoundData:
+    done = [record.error is None and record.ttft_ms is not None for record in records]
+    ttft, e2el, output, asked = (
+        np.array([np.nan if value is None else value for value in column], dtype=float)
+        for column in zip(*((r.ttft_ms, r.e2el_ms, r.output_tokens, r.input_tokens) for r in records), strict=True)
+    )
+    failed = ~np.array(done)
+    ttft[failed] = e2el[failed] = np.nan
+    tpot = np.full(len(records), np.nan)
+    several = np.nan_to_num(output) >= 2
+    tpot[several] = (e2el[several] - ttft[several]) / (output[several] - 1)
+    gaps = [record.itl_ms if good else () for record, good in zip(records, done, strict=True)]
+    return RoundData(
+        load=load,
+        duration_s=duration_s,
+        ttft_ms=ttft,
+        tpot_ms=tpot,
+        e2el_ms=e2el,
+        input_tokens=asked,
+        output_tokens=output,
+        itl_ms=np.array([gap for part in gaps for gap in part], dtype=float),
+        itl_counts=np.array([len(part) for part in gaps], dtype=np.int64),
+    )
