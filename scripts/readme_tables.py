@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from sweep.config import StudyConfig
-from sweep.metric_table import LATENCIES, RATES
+from sweep.metric_table import LATENCIES, RATES, STATISTICS, Latency, Rate
 from sweep.objective import PRESETS
 
 README = Path(__file__).parents[1] / "README.md"
@@ -32,12 +32,21 @@ def keys_table() -> str:
 
 
 def metrics_table() -> str:
-    """Every metric with its unit and formula."""
-    lines = ["| metric | unit | formula |", "|---|---|---|"]
-    for row in LATENCIES.values():
-        name = f"`mean_`, `median_`, `std_`, `p95_`, `p99.9_` ... `{row.stem}_ms`"
-        lines.append(f"| {name} | ms | {row.title}: {_cell(row.formula)} |")
-    lines += [f"| `{row.name}` | {row.unit} | {_cell(row.formula)} |" for row in RATES.values()]
+    """Every metric with what failed requests and replies of one token count for, and the statistics."""
+    lines = [
+        "| metric | unit | formula | from the columns | failed requests | replies of one token |",
+        "|---|---|---|---|---|---|",
+    ]
+    rows: list[tuple[str, str, str, Latency | Rate]] = [
+        *((f"{row.stem}_ms", "ms", f"{row.title}: {row.formula}", row) for row in LATENCIES.values()),
+        *((row.name, row.unit, row.formula, row) for row in RATES.values()),
+    ]
+    for name, unit, formula, row in rows:
+        columns = ", ".join(f"`{column}`" for column in row.columns)
+        cells = (f"`{name}`", unit, _cell(formula), columns, _cell(row.failed), _cell(row.one_token))
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "| before a latency's name | what it is of all values of a load |", "|---|---|"]
+    lines += [f"| `{name}_` | {_cell(formula)} |" for name, formula in STATISTICS.items()]
     return "\n".join(lines)
 
 

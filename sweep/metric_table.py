@@ -1,14 +1,14 @@
-"""The one table of metrics: names, units, direction, formula. Names keep the stems of `vllm bench serve`.
+"""The one table of metrics: names, units, direction, formula, fields, and what failed or one-token requests count.
 
-A latency metric is `STAT_STEM_ms`: STAT is `mean`, `median`, `std` or a percentile such as `p95` or `p99.9`;
-STEM is one of the rows below. A percentile is numpy's linear interpolation, as in the load client. Failed requests
-have no latency and count only against the success rate.
+Names keep the stems of `vllm bench serve`. A latency metric is `STAT_STEM_ms`: STAT is one of STATISTICS (`mean`,
+`median`, `std`, or a percentile such as `p95` or `p99.9`), STEM one of LATENCIES. README shows these rows.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweep.errors import ConfigError
@@ -16,48 +16,119 @@ from sweep.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """One latency of a request (or, for ITL, of a token)."""
+    """One latency of a request (or, for ITL, of a token). `columns` are those of the table `requests`.
+
+    `of_request`: it is one number of a request, so that an SLO on it says whether a request is good.
+    """
 
     stem: str
     title: str
     formula: str
+    columns: tuple[str, ...]
+    failed: str
+    one_token: str
+    of_request: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One throughput of a whole round; higher is better."""
+    """One throughput of a whole load; higher is better. `columns` are those of `requests`, beside the duration."""
 
     name: str
     unit: str
     formula: str
+    columns: tuple[str, ...]
+    failed: str
+    one_token: str
 
+
+# Why a failed request has no latency: the load client writes 0 for it, and a zero would win every comparison.
+_LEFT_OUT = "left out"
 
 LATENCIES = {
     row.stem: row
     for row in (
-        Latency("ttft", "time to first token", "first token received - request sent; completed requests"),
+        Latency(
+            "ttft",
+            "time to first token",
+            "first token received - request sent",
+            ("ttft_ms",),
+            failed=_LEFT_OUT,
+            one_token="count",
+        ),
         Latency(
             "tpot",
             "time per output token",
-            "(E2EL - TTFT) / (output tokens - 1); requests of 2 tokens and more",
+            "(E2EL - TTFT) / (output tokens - 1)",
+            ("e2el_ms", "ttft_ms", "output_tokens"),
+            failed=_LEFT_OUT,
+            one_token="have none: left out",
         ),
-        Latency("itl", "inter-token latency", "gap between two received chunks; all gaps of all requests pooled"),
-        Latency("e2el", "end-to-end latency", "last token received - request sent = TTFT + sum of the ITLs"),
+        Latency(
+            "itl",
+            "inter-token latency",
+            "gap between two received chunks; all gaps of all requests pooled",
+            ("itl_ms",),
+            failed=_LEFT_OUT,
+            one_token="have no gap: left out",
+            of_request=False,
+        ),
+        Latency(
+            "e2el",
+            "end-to-end latency",
+            "last token received - request sent = TTFT + sum of the ITLs",
+            ("e2el_ms",),
+            failed=_LEFT_OUT,
+            one_token="count, with their TTFT",
+        ),
     )
 }
 
 RATES = {
     row.name: row
     for row in (
-        Rate("request_throughput_per_s", "requests/s", "completed requests / duration of the round"),
-        Rate("output_throughput_tokens_per_s", "tokens/s", "output tokens of completed requests / duration"),
+        Rate(
+            "request_throughput_per_s",
+            "requests/s",
+            "completed requests / duration",
+            ("error",),
+            failed="not counted",
+            one_token="count",
+        ),
+        Rate(
+            "output_throughput_tokens_per_s",
+            "tokens/s",
+            "output tokens of completed requests / duration",
+            ("output_tokens",),
+            failed="their tokens are not counted",
+            one_token="count 1 token",
+        ),
         Rate(
             "total_throughput_tokens_per_s",
             "tokens/s",
             "input and output tokens of completed requests / duration",
+            ("input_tokens", "output_tokens"),
+            failed="their tokens are not counted",
+            one_token="count, input and 1 token",
         ),
-        Rate("goodput_per_s", "requests/s", "completed requests that keep every per-request SLO / duration"),
+        Rate(
+            "goodput_per_s",
+            "requests/s",
+            "completed requests whose own TTFT, TPOT and E2EL each keep the loosest SLO given on it / duration",
+            ("ttft_ms", "e2el_ms", "output_tokens"),
+            failed="not good",
+            one_token="good where TTFT and E2EL are: their TPOT is taken for 0",
+        ),
     )
+}
+
+# How one number is made of many: prefix of the metric's name -> formula.
+STATISTICS = {
+    "mean": "arithmetic mean",
+    "median": "50th percentile",
+    "std": "standard deviation of the whole, divided by n (not n - 1)",
+    "p95": "percentile, any number above 0 and below 100 such as p99.9: linear interpolation between the two nearest "
+    "of the n values in order, at place 1 + (n - 1) * 0.95",
 }
 
 _STAT = re.compile(r"^(mean|median|std|p(?:\d{1,2}(?:\.\d+)?))_(ttft|tpot|itl|e2el)_ms$")
@@ -74,6 +145,11 @@ class Metric:
     unit: str
     lower_is_better: bool
 
+    @property
+    def limits_requests(self) -> bool:
+        """Whether an SLO on it tells a good request from another, see `goodput_per_s`."""
+        return self.stem in LATENCIES and LATENCIES[self.stem].of_request and self.stat != "std"
+
 
 def parse_metric(name: str) -> Metric:
     """The metric of that name. Raises ConfigError naming the nearest valid one."""
@@ -89,6 +165,24 @@ def parse_metric(name: str) -> Metric:
         raise ConfigError(f"{name!r}: a percentile lies above 0 and below 100")
     percentile = 50.0 if stat == "median" else float(stat[1:]) if stat.startswith("p") else None
     return Metric(name, stem, stat, percentile, "ms", lower_is_better=True)
+
+
+def request_limits(slo: Mapping[str, float]) -> dict[str, float]:
+    """The limits on a single request (stem -> ms) that SLOs stand for: the loosest of each of TTFT, TPOT and E2EL.
+
+    `slo` may name metrics (`p95_ttft_ms`) or stems (`ttft`). Empty where none is on a latency of a request: then
+    `goodput_per_s` is not defined. Raises ConfigError for an unknown name.
+    """
+    limits: dict[str, float] = {}
+    for name, limit in slo.items():
+        if name in LATENCIES:
+            stem = name if LATENCIES[name].of_request else None
+        else:
+            metric = parse_metric(name)
+            stem = metric.stem if metric.limits_requests else None
+        if stem is not None:
+            limits[stem] = max(limit, limits.get(stem, limit))
+    return limits
 
 
 def _examples() -> list[str]:

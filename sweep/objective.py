@@ -1,9 +1,14 @@
 """The one number that is minimised: how long people wait, relative to today's flags.
 
-`value = sum(|weight| * ratio) / sum(|weight|)`, where `ratio` is measured / baseline for a latency and
-baseline / measured for a throughput. So the baseline scores exactly 1.0 and lower is better, always: 0.9 reads
-"waits are a tenth shorter". In the study file the weight of a latency is above zero and the weight of a throughput
-below zero (it is wanted large); any other sign is refused as the slip it is.
+A `ratio` is measured / baseline for a latency and baseline / measured for a throughput. They make one value:
+
+- `mean`: `sum(|weight| * ratio) / sum(|weight|)`, the default.
+- `geometric`: `exp(sum(|weight| * ln(ratio)) / sum(|weight|))`: half of one wait makes up for twice another.
+- `worst`: the largest ratio, whatever its weight: better means better in every metric named.
+
+So the baseline scores exactly 1.0 and lower is better, always: 0.9 reads "waits are a tenth shorter". In the study file
+the weight of a latency is above zero and the weight of a throughput below zero (it is wanted large); any other sign is
+refused as the slip it is. SLOs are no part of the value: they are constraints, see `recommend.rank_key`.
 """
 
 from __future__ import annotations
@@ -12,10 +17,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Literal, get_args
 
 from sweep.errors import ConfigError
-from sweep.metric_table import Metric, parse_metric
+from sweep.metric_table import Metric, parse_metric, request_limits
+from sweep.pareto import check_front
 from sweep.trial import Score
+
+Aggregate = Literal["mean", "geometric", "worst"]
 
 # TTFT is taken at p95: its p99 differs by 17 % between runs of one server, its p95 by 5 %. ITL pools every token of
 # a round, thousands of samples, so that its p99 is steady (3 %).
@@ -37,6 +46,7 @@ PRESETS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 
 # A throughput of zero is a measurement (no request kept its SLO), but a division by it is not a number to average.
 _WORST_RATIO = 1000.0
+NO_GOODPUT = "goodput_per_s needs an SLO on TTFT, TPOT or E2EL: it counts the requests that keep it"
 
 
 def weights_of(preset: str) -> dict[str, float]:
@@ -50,13 +60,21 @@ def weights_of(preset: str) -> dict[str, float]:
 class Objective:
     """Weights and SLOs, checked. `slo`: upper limits of latencies, lower limits of throughputs.
 
-    Raises ConfigError for an unknown metric, a weight of the wrong sign, a limit that is not above zero, no weights.
+    `front` names the two or three metrics a search looks for a front of, instead of the one value; none by default.
+    Raises ConfigError for an unknown metric or aggregate, a weight of the wrong sign, a limit that is not above zero,
+    no weights, and for goodput without an SLO that says which requests are good.
     """
 
     weights: Mapping[str, float]
     slo: Mapping[str, float]
+    aggregate: Aggregate = "mean"
+    front: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.aggregate not in get_args(Aggregate):
+            raise ConfigError(f"unknown aggregate {self.aggregate!r}; there are {', '.join(get_args(Aggregate))}")
+        if self.front:
+            check_front(self.front)
         if not self.weights:
             raise ConfigError("no weights: name at least one metric or take a preset")
         for name, weight in self.weights.items():
@@ -70,23 +88,35 @@ class Objective:
             parse_metric(name)
             if not 0 < limit < math.inf:
                 raise ConfigError(f"the SLO of {name} is {limit:g}, but a limit must be above zero")
+        if "goodput_per_s" in self.metrics_needed() and not request_limits(self.slo):
+            raise ConfigError(NO_GOODPUT)
 
     @classmethod
-    def of(cls, preset: str | None, weights: Mapping[str, float], slo: Mapping[str, float]) -> Objective:
+    def of(
+        cls,
+        preset: str | None,
+        weights: Mapping[str, float],
+        slo: Mapping[str, float],
+        aggregate: Aggregate = "mean",
+        front: tuple[str, ...] = (),
+    ) -> Objective:
         """The objective of a study file: `weights`, or those of `preset`, or of `balanced` where neither is given."""
-        return cls(dict(weights) if weights else weights_of(preset or "balanced"), dict(slo))
+        return cls(dict(weights) if weights else weights_of(preset or "balanced"), dict(slo), aggregate, front)
 
     def describe(self) -> str:
-        """One line that may be pasted into a study file: `weights: {p95_ttft_ms: 0.4, ...}`, and `slo: {...}`."""
+        """One line that may be pasted into a study file: `weights: {p95_ttft_ms: 0.4, ...}`, and what else is set."""
         parts = {"weights": self.weights, "slo": self.slo} if self.slo else {"weights": self.weights}
-        return ", ".join(
+        words = [
             f"{key}: {{{', '.join(f'{name}: {number:g}' for name, number in part.items())}}}"
             for key, part in parts.items()
-        )
+        ]
+        words += [f"aggregate: {self.aggregate}"] if self.aggregate != "mean" else []
+        words += [f"front: [{', '.join(self.front)}]"] if self.front else []
+        return ", ".join(words)
 
     def metrics_needed(self) -> tuple[str, ...]:
-        """Names of every metric that weights and SLOs use, each once, in the order of the study file."""
-        return tuple(dict.fromkeys((*self.weights, *self.slo)))
+        """Names of every metric that weights, SLOs and front use, each once, in the order of the study file."""
+        return tuple(dict.fromkeys((*self.weights, *self.slo, *self.front)))
 
     def percentiles_needed(self) -> tuple[float, ...]:
         """The percentiles among them (0..100, ascending); a median is the 50th."""
@@ -99,21 +129,33 @@ class Objective:
         `value` is None, never 0, when a metric of the weights or of the SLOs is missing, not finite or, for a
         latency, zero, and when the baseline's is. Each violation is measured / limit - 1, for the lower limit of a
         throughput limit / measured - 1; infinite where the metric is missing, since nothing shows the SLO was kept.
+        `front` holds the ratios of the front's metrics, None without a front or where one of them is missing.
         """
-        ratios: dict[str, float] = {}
-        for name in self.weights:
+        every: dict[str, float] = {}
+        for name in (*self.weights, *self.front):
             ratio = _ratio(parse_metric(name), metrics.get(name), baseline_metrics.get(name))
             if ratio is not None:
-                ratios[name] = ratio
+                every[name] = ratio
+        ratios = {name: every[name] for name in self.weights if name in every}
         violations = {
             name: _violation(parse_metric(name), metrics.get(name), limit) for name, limit in self.slo.items()
         }
         measured = all(_usable(parse_metric(name), metrics.get(name)) is not None for name in self.slo)
         value = None
         if measured and len(ratios) == len(self.weights):
-            total = sum(abs(weight) * ratios[name] for name, weight in self.weights.items())
-            value = total / sum(abs(weight) for weight in self.weights.values())
-        return Score(value, ratios, violations)
+            value = self._aggregated(ratios)
+        front = tuple(every[name] for name in self.front if name in every)
+        return Score(value, ratios, violations, front if front and len(front) == len(self.front) else None)
+
+    def _aggregated(self, ratios: Mapping[str, float]) -> float:
+        if self.aggregate == "worst":
+            return max(ratios.values())
+        total = sum(abs(weight) for weight in self.weights.values())
+        if self.aggregate == "geometric":
+            # A spread of zero would make the whole product zero, whatever else was measured.
+            logs = {name: math.log(max(ratio, 1 / _WORST_RATIO)) for name, ratio in ratios.items()}
+            return math.exp(sum(abs(weight) * logs[name] for name, weight in self.weights.items()) / total)
+        return sum(abs(weight) * ratios[name] for name, weight in self.weights.items()) / total
 
 
 def _usable(metric: Metric, number: float | None) -> float | None:

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+import types
 
 import pytest
 import yaml
 
 from sweep.errors import ConfigError
-from sweep.objective import PRESETS, Objective, weights_of
+from sweep.objective import PRESETS, Aggregate, Objective, weights_of
 
 BASE: dict[str, float | None] = {
     "p95_ttft_ms": 300.0,
@@ -58,7 +59,7 @@ def test_a_missing_slo_metric_gives_no_value() -> None:
 
 
 def test_a_spread_of_zero_is_a_measurement_and_a_rate_of_zero_is_very_bad() -> None:
-    objective = Objective({"std_itl_ms": 0.5, "goodput_per_s": -0.5}, {})
+    objective = Objective({"std_itl_ms": 0.5, "goodput_per_s": -0.5}, {"p95_ttft_ms": 9000.0})
     assert objective.score({**BASE, "std_itl_ms": 0.0}, BASE).value == pytest.approx(0.5)
     none_kept = objective.score({**BASE, "goodput_per_s": 0.0}, BASE).value
     assert none_kept is not None
@@ -75,9 +76,91 @@ def test_slo_violations() -> None:
     assert score.violations["output_throughput_tokens_per_s"] == pytest.approx(1.0)
     assert not score.feasible
     assert Objective(WEIGHTS, {"p95_ttft_ms": 300.0}).score(BASE, BASE).feasible
-    assert Objective(WEIGHTS, {"goodput_per_s": 1.0}).score({**BASE, "goodput_per_s": 0.0}, BASE).violations == {
-        "goodput_per_s": math.inf
+    enough = Objective(WEIGHTS, {"goodput_per_s": 1.0, "p95_ttft_ms": 600.0})
+    assert enough.score({**BASE, "goodput_per_s": 0.0}, BASE).violations == {
+        "goodput_per_s": math.inf,
+        "p95_ttft_ms": -0.5,
     }
+
+
+class TestAggregates:
+    RATIOS = types.MappingProxyType({"p95_ttft_ms": 0.25, "p99_itl_ms": 2.0, "output_throughput_tokens_per_s": 0.5})
+
+    def measured(self) -> dict[str, float | None]:
+        return {
+            **BASE,
+            "p95_ttft_ms": 0.25 * 300.0,
+            "p99_itl_ms": 2.0 * 70.0,
+            "output_throughput_tokens_per_s": 1234.5 / 0.5,
+        }
+
+    @pytest.mark.parametrize(
+        ("aggregate", "value"),
+        [
+            ("mean", 0.4 * 0.25 + 0.3 * 2.0 + 0.3 * 0.5),
+            ("geometric", 0.25**0.4 * 2.0**0.3 * 0.5**0.3),
+            ("worst", 2.0),
+        ],
+    )
+    def test_values_by_hand(self, aggregate: Aggregate, value: float) -> None:
+        objective = Objective(WEIGHTS, {"p99_itl_ms": 100.0}, aggregate)
+        score = objective.score(self.measured(), BASE)
+        assert score.value == pytest.approx(value)
+        assert score.ratios == {name: pytest.approx(ratio) for name, ratio in self.RATIOS.items()}
+        assert score.violations == {"p99_itl_ms": pytest.approx(0.4)}  # a constraint, no part of the value
+        assert objective.score(BASE, BASE).value == 1.0
+        assert objective.score({**self.measured(), "p99_itl_ms": None}, BASE).value is None
+
+    def test_weights_of_the_geometric_mean_need_not_sum_to_one(self) -> None:
+        tenfold = Objective({name: 10 * weight for name, weight in WEIGHTS.items()}, {}, "geometric")
+        assert tenfold.score(self.measured(), BASE).value == pytest.approx(0.25**0.4 * 2.0**0.3 * 0.5**0.3)
+
+    def test_a_spread_of_zero_does_not_make_the_rest_of_a_geometric_mean_disappear(self) -> None:
+        objective = Objective({"std_itl_ms": 0.1, "p95_ttft_ms": 0.9}, {}, "geometric")
+        good = objective.score({**BASE, "std_itl_ms": 0.0}, BASE).value
+        bad = objective.score({**BASE, "std_itl_ms": 0.0, "p95_ttft_ms": 3000.0}, BASE).value
+        assert good is not None
+        assert bad is not None
+        assert 0 < good < 1 < bad
+
+    def test_mistakes_and_words(self) -> None:
+        with pytest.raises(ConfigError, match="mean, geometric, worst"):
+            Objective(WEIGHTS, {}, "median")  # type: ignore[arg-type]
+        text = Objective(WEIGHTS, {}, "worst", ("p95_ttft_ms", "p99_itl_ms")).describe()
+        assert yaml.safe_load(f"{{{text}}}") == {
+            "weights": WEIGHTS,
+            "aggregate": "worst",
+            "front": ["p95_ttft_ms", "p99_itl_ms"],
+        }
+
+
+class TestFront:
+    def test_its_ratios_stand_beside_the_value(self) -> None:
+        objective = Objective(WEIGHTS, {}, front=("output_throughput_tokens_per_s", "std_itl_ms"))
+        metrics = {**BASE, "output_throughput_tokens_per_s": 2469.0, "std_itl_ms": 22.0}
+        score = objective.score(metrics, BASE)
+        assert score.front == (0.5, 2.0)
+        assert set(score.ratios) == set(WEIGHTS)
+        assert objective.score(BASE, BASE).front == (1.0, 1.0)
+        half = objective.score({**metrics, "std_itl_ms": None}, BASE)
+        assert half.front is None
+        assert half.value == score.value
+        assert Objective(WEIGHTS, {}).score(metrics, BASE).front is None
+        assert "std_itl_ms" in objective.metrics_needed()
+
+    @pytest.mark.parametrize("front", [("p95_ttft_ms",), ("p95_ttft_ms", "p95_ttft_ms"), ("p95_ttft_ms", "p95_tt_ms")])
+    def test_mistakes(self, front: tuple[str, ...]) -> None:
+        with pytest.raises(ConfigError, match=r"two or three|did you mean"):
+            Objective(WEIGHTS, {}, front=front)
+
+
+@pytest.mark.parametrize("slo", [{}, {"p99_itl_ms": 50.0}, {"std_ttft_ms": 5.0}, {"request_throughput_per_s": 1.0}])
+def test_goodput_needs_an_slo_that_a_request_can_keep(slo: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="goodput_per_s needs an SLO"):
+        Objective({"goodput_per_s": -1.0}, slo)
+    with pytest.raises(ConfigError, match="goodput_per_s needs an SLO"):
+        Objective(WEIGHTS, slo, front=("goodput_per_s", "p95_ttft_ms"))
+    Objective({"goodput_per_s": -1.0}, {**slo, "p95_e2el_ms": 5000.0})
 
 
 @pytest.mark.parametrize(

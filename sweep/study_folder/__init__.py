@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from sweep.study_folder.folder import StudyFolder
-from sweep.study_folder.lock import Holder
+from sweep.study_folder.lock import Holder, last_holder
 
-__all__ = ["Holder", "StudyFolder"]
+__all__ = ["Holder", "StudyFolder", "last_holder"]

@@ -108,6 +108,16 @@ class Lock:
                 marker.unlink(missing_ok=True)
 
 
+def last_holder(folder: Path) -> tuple[Holder | None, bool | None]:
+    """Who last held the study and whether it lives; None where that cannot be seen from here. Takes nothing."""
+    holder = _parsed(Lock.content(folder).encode())
+    if holder is None:
+        return None, None
+    if holder.host != socket.gethostname():
+        return holder, None
+    return holder, _lives(holder)
+
+
 def _clear_dead_marker(path: Path, study: str) -> None:
     """Remove the marker of a process that is no more. Raises HostError when it lives, or where we cannot see it."""
     try:
@@ -120,7 +130,7 @@ def _clear_dead_marker(path: Path, study: str) -> None:
             f"study {study} seems to be running already ({holder or 'holder not known'}); "
             f"this file system has no locks to ask, so if it is not, remove {path}"
         )
-    if holder.boot_id == _boot_id() and holder.started_ticks == _started_ticks(holder.pid) is not None:
+    if _lives(holder):
         raise _held(study, holder)
     dead = path.with_name(f"{path.name}.{os.getpid()}")
     try:
@@ -132,6 +142,11 @@ def _clear_dead_marker(path: Path, study: str) -> None:
         dead.unlink()
     except FileNotFoundError:
         return
+
+
+def _lives(holder: Holder) -> bool:
+    """Whether that very process of this host lives, not another that got its id."""
+    return holder.boot_id == _boot_id() and holder.started_ticks == _started_ticks(holder.pid) is not None
 
 
 def _held(study: str, holder: Holder | None) -> HostError:

@@ -1,0 +1,75 @@
+"""The completed requests of a load as arrays: what every metric is computed from, whether just measured or stored."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sweep.records import RequestRecord
+
+Numbers = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RequestColumns:
+    """Completed requests (without an error, with a first token), one entry each; NaN is "not known".
+
+    `itl_ms` are the gaps of all of them in one array, None where they were not read. `failed` counts the others.
+    """
+
+    ttft_ms: Numbers
+    e2el_ms: Numbers
+    input_tokens: Numbers
+    output_tokens: Numbers
+    itl_ms: Numbers | None
+    failed: int = 0
+
+    @classmethod
+    def of(cls, requests: Sequence[RequestRecord]) -> Self:
+        """The columns of `requests`, in their order."""
+        done = [request for request in requests if request.error is None and request.ttft_ms is not None]
+        return cls(
+            ttft_ms=_array([request.ttft_ms for request in done]),
+            e2el_ms=_array([request.e2el_ms for request in done]),
+            input_tokens=_array([request.input_tokens for request in done]),
+            output_tokens=_array([request.output_tokens for request in done]),
+            itl_ms=_array([gap for request in done for gap in request.itl_ms]),
+            failed=len(requests) - len(done),
+        )
+
+    @property
+    def completed(self) -> int:
+        """How many they are."""
+        return len(self.ttft_ms)
+
+    def tpot_ms(self) -> Numbers:
+        """(E2EL - TTFT) / (output tokens - 1); NaN for a request of fewer than two tokens."""
+        found = np.full(self.completed, np.nan)
+        several = self.output_tokens >= 2
+        span_ms = self.e2el_ms[several] - self.ttft_ms[several]
+        found[several] = span_ms / (self.output_tokens[several] - 1)
+        return found
+
+    def of_request(self, stem: str) -> Numbers:
+        """One number a request: `ttft`, `tpot` or `e2el`; NaN where it has none."""
+        if stem == "tpot":
+            return self.tpot_ms()
+        return {"ttft": self.ttft_ms, "e2el": self.e2el_ms}[stem]
+
+    def samples(self, stem: str) -> Numbers:
+        """The values that statistics of a latency are made of, all known. Raises ValueError for gaps not read."""
+        if stem == "itl":
+            if self.itl_ms is None:
+                raise ValueError("the gaps between tokens were not read")
+            return self.itl_ms
+        values = self.of_request(stem)
+        known: Numbers = values[~np.isnan(values)]
+        return known
+
+
+def _array(values: Sequence[float | None]) -> Numbers:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)

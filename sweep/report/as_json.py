@@ -1,0 +1,95 @@
+"""A report as one JSON object."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from sweep.recommend import Recommendation
+from sweep.report.values import Front, RankedTrial, Report
+
+
+def as_json(report: Report) -> dict[str, Any]:
+    """Everything a report holds; what is not known or not finite is null."""
+    winner = report.winner
+    return {
+        "study": report.study,
+        "folder": report.folder,
+        "running": report.running,
+        "stored": len(report.trials),
+        "asked": report.asked,
+        **_recommendation(report.recommendation),
+        "confirmed": report.confirmed,
+        "command": None if winner is None else winner.command,
+        "objective": {
+            "weights": dict(report.objective.weights),
+            "slo": dict(report.objective.slo),
+            "aggregate": report.objective.aggregate,
+            "front": list(report.objective.front),
+        },
+        "own_winner": None if report.own_winner is None else _recommendation(report.own_winner),
+        "thin": [
+            {"metric": thin.metric, "needed": thin.needed, "completed": thin.completed, "trials": list(thin.trials)}
+            for thin in report.thin
+        ],
+        "front": None if report.front is None else _front(report.front),
+        "trials": [_trial(trial) for trial in report.trials],
+        "notes": list(report.notes),
+    }
+
+
+def _recommendation(found: Recommendation) -> dict[str, Any]:
+    return {
+        "verdict": str(found.verdict),
+        "trial": found.number,
+        "flags": None if found.flags is None else dict(found.flags),
+        "score": found.score,
+        "gain_share": found.gain_share,
+        "sentence": found.sentence,
+    }
+
+
+def _front(front: Front) -> dict[str, Any]:
+    return {
+        "metrics": list(front.metrics),
+        "points": [
+            {
+                "trial": point.number,
+                "kind": str(point.kind),
+                "flags": dict(point.flags),
+                "values": dict(zip(front.metrics, point.values, strict=True)),
+            }
+            for point in front.points
+        ],
+        "dominated": list(front.dominated),
+        "left_out": {str(number): why for number, why in front.left_out.items()},
+    }
+
+
+def _trial(trial: RankedTrial) -> dict[str, Any]:
+    score, failure = trial.score, trial.failure
+    return {
+        "trial": trial.number,
+        "kind": str(trial.kind),
+        "status": str(trial.status),
+        "place": trial.place,
+        "why_no_place": trial.why_no_place,
+        "flags": dict(trial.flags),
+        "score": None if score is None else score.value,
+        "feasible": None if score is None else score.feasible,
+        "ratios": {} if score is None else dict(score.ratios),
+        "violations": {} if score is None else {name: _finite(excess) for name, excess in score.violations.items()},
+        "stored_score": trial.stored_score,
+        "metrics": dict(trial.metrics),
+        "completed": trial.completed,
+        "failed_requests": trial.failed_requests,
+        "disturbances": list(trial.disturbances),
+        "failure_class": None if failure is None else failure.failure_class,
+        "failure_line": None if failure is None else failure.line,
+        "advice": None if failure is None else failure.advice,
+        "command": trial.command,
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

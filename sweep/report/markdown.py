@@ -1,0 +1,88 @@
+"""A report as Markdown, for a pull request or a note."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from sweep.report.terminal import (
+    flag_names,
+    flag_text,
+    front_notes,
+    front_title,
+    header_text,
+    number_text,
+    place_text,
+    remarks,
+    score_text,
+    status_text,
+    verdict_lines,
+)
+from sweep.report.values import Front, Report
+
+# What Markdown or HTML would read as its own.
+_SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": " ", "\r": " "})
+
+
+def as_markdown(report: Report) -> str:
+    """The verdict first, then the command, the front, the trials and the remarks."""
+    parts = [f"# {escaped(report.study)}", *(escaped(line) for line in reversed(verdict_lines(report)))]
+    if report.winner is not None:
+        parts.append(_code(report.winner.command))
+    if report.front is not None:
+        parts += _front(report.front)
+    if report.trials:
+        parts += ["## Trials", _trials(report)]
+    parts += ["## Remarks", "\n".join(f"- {escaped(line)}" for line in remarks(report))]
+    return "\n\n".join(parts) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return text.translate(_SPECIAL)
+
+
+def _code(text: str) -> str:
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}sh\n{text}\n{fence}"
+
+
+def _trials(report: Report) -> str:
+    names = flag_names(report.trials)
+    head = ["place", "trial", *names, *(header_text(report, name) for name in report.metric_names), "score", "remark"]
+    rows = [
+        [
+            place_text(trial),
+            str(trial.number),
+            *("-" if (value := trial.flags.get(name)) is None else str(value) for name in names),
+            *(number_text(trial.metrics.get(name)) if trial.metrics else "" for name in report.metric_names),
+            score_text(trial),
+            status_text(report, trial),
+        ]
+        for trial in report.trials
+    ]
+    return _table(head, rows)
+
+
+def _front(front: Front) -> list[str]:
+    rows = [
+        [
+            str(point.number),
+            *(number_text(value) for value in point.values),
+            " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items()),
+        ]
+        for point in front.points
+    ]
+    parts = [f"## {escaped(front_title(front))}"]
+    if rows:
+        parts.append(_table(["trial", *front.metrics, "flags"], rows))
+    if notes := front_notes(front):
+        parts.append("\n".join(f"- {escaped(line)}" for line in notes))
+    return parts
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    text = [[cell if place == 1 else escaped(cell) for cell in line] for place, line in enumerate(lines)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in text)

@@ -1,0 +1,118 @@
+"""Where a study's record lies and what it was asked for: a results folder, a study file or a name."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sweep.config import ObjectiveSection, load
+from sweep.errors import UserError
+from sweep.store import StoredTrial, read_trials
+from sweep.study_folder import last_holder
+
+_RESULTS = Path("results")
+_SETTINGS = "study.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A study's record. `objective` is that of the study file, None when it is not known; see `Report` for the rest."""
+
+    study: str
+    folder: Path
+    trials: tuple[StoredTrial, ...]
+    objective: ObjectiveSection | None
+    asked: int | None
+    running: str | None
+    notes: tuple[str, ...]
+
+
+def open_source(study: str) -> Source:
+    """The record of `study`: the folder of its results, its study file, or its name under `results`. Writes nothing.
+
+    From a study file come today's weights and SLOs, otherwise those of the last run. Raises UserError when there is no
+    such study or its files cannot be used.
+    """
+    path = Path(study).expanduser()
+    if path.is_file() and path.name == _SETTINGS:
+        path = path.parent
+    if path.is_file():
+        config = load(path)
+        folder = Path(config.study.results).expanduser() / config.study.name
+        if not _holds_study(folder):
+            raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
+        return _source(folder, config.objective, config.study.trials, ())
+    if not path.is_dir():
+        path = _named(study)
+    elif not _holds_study(path):
+        raise UserError(f"{study} holds no study; name the folder of one, such as {_RESULTS}/NAME, or a study file")
+    settings, notes = _settings(path)
+    return _source(path, _objective(path, settings), _asked(settings), notes)
+
+
+def _source(folder: Path, objective: ObjectiveSection | None, asked: int | None, notes: tuple[str, ...]) -> Source:
+    trials = read_trials(folder)
+    running, more = _running(folder)
+    return Source(folder.resolve().name, folder, trials, objective, asked, running, (*notes, *more))
+
+
+def _holds_study(folder: Path) -> bool:
+    return (folder / "trials").is_dir() or (folder / _SETTINGS).is_file()
+
+
+def _named(study: str) -> Path:
+    folder = _RESULTS / study
+    if "/" not in study and _holds_study(folder):
+        return folder
+    known = sorted(entry.name for entry in _RESULTS.iterdir() if _holds_study(entry)) if _RESULTS.is_dir() else []
+    near = difflib.get_close_matches(study, known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}" if known else ""
+    raise UserError(f"{study}: no folder of results, no study file, and no study of that name in {_RESULTS}{hint}")
+
+
+def _settings(folder: Path) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """The study as last run; empty with a note where the file is missing or damaged."""
+    path = folder / _SETTINGS
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}, (f"{path.name} is missing, so the study's own weights and SLOs are not known",)
+    except (OSError, ValueError):
+        found = None
+    if isinstance(found, dict):
+        return found, ()
+    return {}, (f"{path.name} is damaged, so the study's own weights and SLOs are not known",)
+
+
+def _objective(folder: Path, settings: Mapping[str, Any]) -> ObjectiveSection | None:
+    if "objective" not in settings:
+        return None
+    try:
+        return ObjectiveSection.model_validate(settings["objective"])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(("objective", *map(str, first["loc"])))
+        raise UserError(
+            f"{folder / _SETTINGS}: {where}: {first['msg']}; name the study file instead of its folder"
+        ) from None
+
+
+def _asked(settings: Mapping[str, Any]) -> int | None:
+    section = settings.get("study")
+    trials = section.get("trials") if isinstance(section, dict) else None
+    return trials if isinstance(trials, int) else None
+
+
+def _running(folder: Path) -> tuple[str | None, tuple[str, ...]]:
+    holder, lives = last_holder(folder)
+    if holder is None or lives is False:
+        return None, ()
+    if lives:
+        return str(holder), ()
+    return None, (f"the study was last run on {holder}; whether it still runs cannot be seen from here",)

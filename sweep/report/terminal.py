@@ -1,0 +1,164 @@
+"""A report for a terminal or a pipe: the table of trials, the front, the verdict last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sweep.recommend import changed_flags
+from sweep.report.front import broken_slos
+from sweep.report.values import Front, RankedTrial, Report, ThinMetric
+from sweep.trial import TrialKind, TrialStatus
+
+
+def print_report(console: Console, report: Report) -> None:
+    """All of it, the most important last."""
+    if report.trials:
+        console.print(_table(report))
+    if report.front is not None:
+        _print_front(console, report.front)
+    for line in remarks(report):
+        console.print(Text(line), soft_wrap=True)
+    for line in verdict_lines(report):
+        console.print(Text(line, style="bold"), soft_wrap=True)
+    if report.winner is not None:
+        console.print(Text(report.winner.command), soft_wrap=True)
+
+
+def remarks(report: Report) -> list[str]:
+    """What limits the numbers, one line each, and what they were ranked by."""
+    lines = list(report.notes)
+    counts = Counter(trial.failure for trial in report.trials if trial.failure is not None)
+    for failure, count in counts.most_common():
+        cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
+        lines.append(f"{count} failed: {cause}")
+    lines += [_thin_text(thin, sum(trial.completed is not None for trial in report.trials)) for thin in report.thin]
+    lines += [f"Everything measured: {report.folder}", f"Ranked by {report.objective.describe()}"]
+    if report.own_winner is not None:
+        lines.append(f"By the study's own objective: {report.own_winner.sentence}")
+    lines.append(progress_text(report))
+    return lines
+
+
+def _thin_text(thin: ThinMetric, measured: int) -> str:
+    numbers = ", ".join(map(str, thin.trials))
+    trials = "all trials" if len(thin.trials) == measured else f"trial {numbers}"
+    return (
+        f"{thin.metric} rests on too few requests: {thin.completed:,} completed, {thin.needed:,} are needed ({trials})"
+    )
+
+
+def verdict_lines(report: Report) -> list[str]:
+    """The flags that change, and the verdict."""
+    lines = []
+    winner = report.winner
+    baseline = next((trial for trial in report.trials if trial.number == 0), None)
+    if winner is not None and baseline is not None and (changed := changed_flags(winner.flags, baseline.flags)):
+        words = (f"{name} {flag_text(old)} -> {flag_text(new)}" for name, (old, new) in changed.items())
+        lines.append(f"Changed: {', '.join(words)}")
+    return [*lines, report.recommendation.sentence]
+
+
+def progress_text(report: Report) -> str:
+    """How much of the study there is."""
+    stored = len(report.trials)
+    count = f"{stored} trials are" if report.asked is None else f"{stored} of {report.asked} trials are"
+    if report.running is not None:
+        return f"{count} stored so far; the study is running on {report.running}, so this may change"
+    return f"{count} stored" + ("; the study ended before the others" if stored < (report.asked or 0) else "")
+
+
+def flag_text(value: object) -> str:
+    """A flag's value; null is left to vLLM."""
+    return "(vLLM's default)" if value is None else str(value)
+
+
+def flag_names(trials: Sequence[RankedTrial]) -> list[str]:
+    """Every flag of the trials, in the order of the first that has it."""
+    return list(dict.fromkeys(name for trial in sorted(trials, key=lambda t: t.number) for name in trial.flags))
+
+
+def number_text(value: float | None) -> str:
+    """A metric's value with as many digits as say something."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def header_text(report: Report, name: str) -> str:
+    """A metric's name, marked where too few requests stand behind it."""
+    return f"{name} (few)" if any(thin.metric == name for thin in report.thin) else name
+
+
+def place_text(trial: RankedTrial) -> str:
+    """The place, or nothing."""
+    return "" if trial.place is None else str(trial.place)
+
+
+def score_text(trial: RankedTrial) -> str:
+    """The score, or nothing."""
+    return "" if trial.score is None or trial.score.value is None else f"{trial.score.value:.3f}"
+
+
+def status_text(report: Report, trial: RankedTrial) -> str:
+    """How a trial ended, why it has no place, which SLOs it breaks, and whether its lead is confirmed."""
+    parts = ["baseline"] if trial.kind is TrialKind.BASELINE else []
+    if trial.why_no_place is not None:
+        parts.append(trial.why_no_place)
+    elif trial.status is TrialStatus.COMPLETE and (broken := broken_slos(trial)):
+        parts.append(f"breaks the SLO on {', '.join(broken)}")
+    if trial is report.winner and trial.kind is not TrialKind.BASELINE:
+        parts.append("best, confirmed" if report.confirmed else "best, unconfirmed")
+    return "; ".join(parts)
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    names = flag_names(report.trials)
+    for title in ("place", "trial", *names, *(header_text(report, name) for name in report.metric_names), "score"):
+        table.add_column(title, justify="right")
+    table.add_column("", overflow="fold")
+    for trial in report.trials:
+        flags = ["-" if (value := trial.flags.get(name)) is None else str(value) for name in names]
+        metrics = [number_text(trial.metrics.get(name)) if trial.metrics else "" for name in report.metric_names]
+        style = "bold" if trial is report.winner else "dim" if trial.place is None else ""
+        cells = [place_text(trial), str(trial.number), *flags, *metrics, score_text(trial), status_text(report, trial)]
+        table.add_row(*(Text(cell) for cell in cells), style=style)
+    return table
+
+
+def _print_front(console: Console, front: Front) -> None:
+    console.print(Text(front_title(front), style="bold"))
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for title in ("trial", *front.metrics):
+        table.add_column(title, justify="right")
+    table.add_column("flags")
+    for point in front.points:
+        flags = " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items())
+        cells = [str(point.number), *(number_text(value) for value in point.values), flags]
+        table.add_row(*(Text(cell) for cell in cells))
+    if front.points:
+        console.print(table)
+    for line in front_notes(front):
+        console.print(Text(line), soft_wrap=True)
+
+
+def front_title(front: Front) -> str:
+    """What the front is of; an empty one is said."""
+    metrics = " and ".join(front.metrics) if len(front.metrics) == 2 else ", ".join(front.metrics)
+    if not front.points:
+        return f"Front of {metrics}: no trial that could be measured keeps every SLO"
+    return f"Front of {metrics}: {len(front.points)} of {len(front.points) + len(front.dominated)} trials (unconfirmed)"
+
+
+def front_notes(front: Front) -> list[str]:
+    """The trials that stand outside, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for number, why in front.left_out.items():
+        by_reason.setdefault(why, []).append(str(number))
+    return [f"not in it: trial {', '.join(numbers)} ({why})" for why, numbers in by_reason.items()]

@@ -1,0 +1,102 @@
+"""What a report says, as plain values: computed once, then printed in whatever form. Nothing here is text to show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sweep.objective import Objective
+from sweep.recommend import Recommendation
+from sweep.trial import Failure, Flags, Score, TrialKind, TrialStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RankedTrial:
+    """One stored trial, its metrics computed anew from its requests and scored by the report's objective.
+
+    `place` counts from 1, the best; None with the reason in `why_no_place`. `score` is None where nothing was measured.
+    `stored_score` is the one of the night, by the objective of that time. `metrics` are those the report needs.
+    """
+
+    number: int
+    kind: TrialKind
+    status: TrialStatus
+    flags: Flags
+    place: int | None
+    why_no_place: str | None
+    score: Score | None
+    stored_score: float | None
+    metrics: Mapping[str, float | None]
+    completed: int | None
+    failed_requests: int | None
+    disturbances: tuple[str, ...]
+    failure: Failure | None
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinMetric:
+    """A percentile that fewer completed requests stand behind than it needs, in `trials`; `completed` is the fewest."""
+
+    metric: str
+    needed: int
+    completed: int
+    trials: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FrontPoint:
+    """A trial on the front; `values` in the order and units of the front's metrics."""
+
+    number: int
+    kind: TrialKind
+    flags: Flags
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """The Pareto front of two or three metrics over the trials that keep every SLO.
+
+    `points` by their first metric, the best first. `dominated`: for each of these another trial is better somewhere and
+    worse nowhere. `left_out`: measured trials that break an SLO, lack a metric or were disturbed, with the reason.
+    """
+
+    metrics: tuple[str, ...]
+    points: tuple[FrontPoint, ...]
+    dominated: tuple[int, ...]
+    left_out: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A study as it stands.
+
+    `running` says who has the study now, None when nobody of this host has; `asked` is the number of trials asked for,
+    None when not known. `objective` ranks; `own_winner` is what the study's own objective makes of the same record,
+    None when it is the one that ranks. `trials`: those with a place in its order, then the others by number.
+    """
+
+    study: str
+    folder: str
+    running: str | None
+    asked: int | None
+    objective: Objective
+    trials: tuple[RankedTrial, ...]
+    recommendation: Recommendation
+    confirmed: bool
+    own_winner: Recommendation | None
+    thin: tuple[ThinMetric, ...]
+    front: Front | None
+    notes: tuple[str, ...]
+
+    @property
+    def winner(self) -> RankedTrial | None:
+        """The trial recommended: the best one, or the baseline where nothing beats it. None without a verdict."""
+        return next((trial for trial in self.trials if trial.number == self.recommendation.number), None)
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics shown: those of the objective, then those of the front."""
+        extra = () if self.front is None else self.front.metrics
+        return tuple(dict.fromkeys((*self.objective.metrics_needed(), *extra)))
