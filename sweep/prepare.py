@@ -66,7 +66,7 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     notices: list[str] = []
     space = _space(config, study_path)
     _check_baseline(config, space, study_path)
-    objective = Objective.of(config.objective.preset, config.objective.weights, config.objective.slo)
+    objective = _objective(config)
     notices.append(f"objective: {objective.describe()}")
     found = installed()
     server_command = config.serve.command or _default(found, "server_command")
@@ -121,6 +121,11 @@ def _check_program(command: tuple[str, ...], env: Mapping[str, str], key: str, s
     """The first word must be a program that can be run; what follows is its own business."""
     if shutil.which(command[0], path=env.get("PATH") or os.environ.get("PATH")) is None:
         raise ConfigError(f"{command[0]!r} is no program on this machine", path=study_path, key=key)
+
+
+def _objective(config: StudyConfig) -> Objective:
+    asked = config.objective
+    return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front)
 
 
 def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, plan: LoadPlan) -> TrialSetup:

@@ -56,12 +56,13 @@ class Score:
     """The weighted objective (1.0 is the baseline, lower is better) and how far each SLO is missed.
 
     `value` is None when a metric of the objective is missing. `violations` holds `measured / limit - 1` per SLO in
-    the order of the study file: above zero is a breach.
+    the order of the study file: above zero is a breach. `front` holds the ratios that a search for a front minimises.
     """
 
     value: float | None
     ratios: Mapping[str, float] = field(default_factory=dict)
     violations: Mapping[str, float] = field(default_factory=dict)
+    front: tuple[float, ...] | None = None
 
     @property
     def feasible(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sweep.config.lines import located
 from sweep.config.load import load, loads
 from sweep.config.models import Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
-from sweep.config.study import LoadSection, StudyConfig
+from sweep.config.study import LoadSection, ObjectiveSection, StudyConfig
 
 __all__ = [
     "Boolean",
@@ -13,6 +13,7 @@ __all__ = [
     "FloatRange",
     "IntRange",
     "LoadSection",
+    "ObjectiveSection",
     "SearchSpaceConfig",
     "StudyConfig",
     "load",

@@ -25,7 +25,7 @@ from sweep.config.models import (
     Words,
 )
 from sweep.errors import ConfigError
-from sweep.metric_table import LATENCIES, parse_metric
+from sweep.metric_table import parse_metric, request_limits
 from sweep.trial import Flag
 
 _LARGEST_WEIGHT = 1e6
@@ -49,8 +49,20 @@ def _known_metrics(value: object) -> object:
     return value
 
 
+def _known_names(value: object) -> object:
+    value = () if value is None else value
+    if isinstance(value, (list, tuple)):
+        for place, name in enumerate(value):
+            try:
+                parse_metric(str(name))
+            except ConfigError as error:
+                raise Mistake(error.message, place) from None
+    return value
+
+
 Rate = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_rate)]
 MetricMap = Annotated[dict[str, float], BeforeValidator(_known_metrics)]
+MetricNames = Annotated[tuple[str, ...], BeforeValidator(_known_names)]
 
 
 class LoadSection(Section):
@@ -127,7 +139,7 @@ class LoadSection(Section):
 
 
 class ObjectiveSection(Section):
-    """What is minimised: a weighted mean of metric / baseline, so 1.0 is as good as today's flags."""
+    """What is minimised: metric / baseline, aggregated, so that 1.0 is as good as today's flags."""
 
     preset: Literal["responsive", "fluent", "steady", "complete", "balanced"] | None = Field(
         None,
@@ -140,6 +152,17 @@ class ObjectiveSection(Section):
     )
     slo: MetricMap = Field(
         default_factory=dict, description="Metric to limit: upper for latencies, lower for throughputs."
+    )
+    aggregate: Literal["mean", "geometric", "worst"] = Field(
+        "mean",
+        description="How the ratios metric / baseline make one score: weighted `mean`, weighted `geometric` mean, or the "
+        "`worst` of them.",
+    )
+    front: MetricNames = Field(
+        (),
+        strict=False,
+        description="Two or three metrics: the search looks for their Pareto front instead of one best score; weights "
+        "still name the winner.",
     )
 
     @model_validator(mode="after")
@@ -157,9 +180,12 @@ class ObjectiveSection(Section):
         for name, limit in self.slo.items():
             if limit <= 0:
                 raise Mistake("an SLO limit must be above zero", "slo", name)
-        if "goodput_per_s" in self.weights and not any(parse_metric(name).stem in LATENCIES for name in self.slo):
-            text = "needs an SLO on a latency beside it: it counts the requests that keep it"
-            raise Mistake(text, "weights", "goodput_per_s")
+        if self.front and not 2 <= len(set(self.front)) == len(self.front) <= 3:
+            raise Mistake(f"a front is of two or three different metrics, not {', '.join(self.front)}", "front")
+        for place in ("weights", "slo", "front"):
+            if "goodput_per_s" in getattr(self, place) and not request_limits(self.slo):
+                text = "goodput_per_s needs an SLO on TTFT, TPOT or E2EL beside it: it counts the requests that keep it"
+                raise Mistake(text, place)
         return self
 
 

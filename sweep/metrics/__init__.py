@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweep.metrics.columns import RequestColumns
 from sweep.metrics.engine import (
     EngineSummary,
     engine_config_from_log,
@@ -9,15 +10,17 @@ from sweep.metrics.engine import (
     parse_engine_sample,
     summarize_engine,
 )
-from sweep.metrics.latency import enough_samples, samples_needed, summarize
+from sweep.metrics.latency import enough_samples, samples_needed, summarize, summarize_columns
 
 __all__ = [
     "EngineSummary",
+    "RequestColumns",
     "engine_config_from_log",
     "enough_samples",
     "parse_engine_config",
     "parse_engine_sample",
     "samples_needed",
     "summarize",
+    "summarize_columns",
     "summarize_engine",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sweep.atomic_file import DiskFull, WriteFailed
 from sweep.store.check import set_aside_broken, set_aside_trial
+from sweep.store.columns import read_request_columns
 from sweep.store.read import (
     StoredTrial,
     read_columns,
@@ -29,6 +30,7 @@ __all__ = [
     "read_columns",
     "read_engine",
     "read_events",
+    "read_request_columns",
     "read_requests",
     "read_telemetry",
     "read_trials",

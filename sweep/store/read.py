@@ -100,8 +100,8 @@ def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[
     return tuple(tuple(column) for column in columns)
 
 
-def read_file(path: Path) -> pa.Table:
-    """One file in full, with the checksums of its pages verified.
+def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """One file, all of it or some columns, with the checksums of the pages read verified.
 
     Raises DamagedFile for what is not whole Parquet, and HostError for a file that cannot be opened or was written by a
     newer version.
@@ -112,7 +112,7 @@ def read_file(path: Path) -> pa.Table:
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror}") from error
     try:
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read()
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(f"{path} is damaged; start the study again to have it set aside") from error
     if file_version(table) > SCHEMA_VERSION:
