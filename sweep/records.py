@@ -1,4 +1,4 @@
-"""What was measured, as plain values: one request, one look at the engine, one change of phase."""
+"""What was measured, as plain values: one request, one round, one look at the engine, one change of phase."""
 
 from __future__ import annotations
 
@@ -33,6 +33,47 @@ class RequestRecord:
         if self.scheduled_s is None or self.start_s is None:
             return None
         return (self.start_s - self.scheduled_s) * 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRecord:
+    """One run of the load client on a trial's server; `round` counts from 0. None is "not known".
+
+    `began_at_s` is when the client began to send, in seconds since the attempt began; `duration_s` is the client's own,
+    from there to the last token; `took_s` is the client's whole run, its start-up included. `request_rate_per_s` is the
+    planned one, None for all at once. Engine figures are of this round alone, counters as their gain.
+    `prefix_cache_reset` says whether the server emptied its prefix cache just before, None when that was not tried.
+    `client_cpu_percent` is of one core, the mean while requests were sent and answered. The lags are of real behind
+    planned sends. `disturbed` holds the reasons to distrust this round.
+    """
+
+    attempt: int
+    round: int
+    began_at_s: float
+    duration_s: float
+    took_s: float
+    request_rate_per_s: float | None
+    prompts: int
+    completed: int
+    failed: int
+    output_tokens: int
+    prefix_cache_reset: bool | None = None
+    prefix_hit_share: float | None = None
+    preemptions: float | None = None
+    peak_running: float | None = None
+    peak_waiting: float | None = None
+    peak_kv_usage_share: float | None = None
+    mean_queue_time_ms: float | None = None
+    client_cpu_percent: float | None = None
+    p99_lag_ms: float | None = None
+    max_lag_ms: float | None = None
+    p50_ttft_ms: float | None = None
+    p95_ttft_ms: float | None = None
+    p50_tpot_ms: float | None = None
+    p95_tpot_ms: float | None = None
+    p50_e2el_ms: float | None = None
+    p95_e2el_ms: float | None = None
+    disturbed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

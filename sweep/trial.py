@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
+from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
 
 Flag = str | int | float | bool | None
 Flags = Mapping[str, Flag]
+
+# The policy of a trial that the end of the study's time cut: nothing is decided, the next start measures it again.
+CUT = "cut"
 
 
 class Phase(StrEnum):
@@ -28,27 +31,36 @@ class TrialKind(StrEnum):
 
     BASELINE = "baseline"
     SEARCH = "search"
+    DRIFT = "drift"  # the baseline once more, for what the machine did meanwhile
+    CONFIRM = "confirm"
+    SOAK = "soak"
 
 
 class TrialStatus(StrEnum):
-    """How a trial ended. Only COMPLETE has metrics.
+    """How a trial ended. Only COMPLETE and CENSORED have metrics, and only COMPLETE can win.
 
+    CENSORED: stopped early as hopeless, with metrics of the rounds it finished (all None where it finished none).
     INFEASIBLE: these flags cannot work, the search learns it. FAILED: no verdict on the flags.
     """
 
     COMPLETE = "complete"
+    CENSORED = "censored"
     INFEASIBLE = "infeasible"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSpec:
-    """One trial to run. `flags` are the searched flags (None: left to vLLM); trial 0 is the baseline."""
+    """One trial to run. `flags` are the searched flags (None: left to vLLM); trial 0 is the baseline.
+
+    `block` None gives it the load of the search, a number that block of held-out prompts (see `confirmation_plans`).
+    """
 
     number: int
     kind: TrialKind
     flags: Flags
     baseline_metrics: Mapping[str, float | None] | None = None
+    block: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +98,13 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """Everything one trial leaves. Raises ValueError unless metrics and COMPLETE go together."""
+    """Everything one trial leaves.
+
+    `metrics` pool the requests of all `rounds`; `load_s` is the sum of the rounds' durations. `round_scores` holds for
+    each round its own metrics scored against the pooled ones of the baseline: their spread is the noise within one
+    server. `stopped_because` is the reason a CENSORED trial was stopped for. Raises ValueError unless COMPLETE and
+    CENSORED go with metrics, the others with a failure, and CENSORED with a reason.
+    """
 
     spec: TrialSpec
     status: TrialStatus
@@ -105,13 +123,18 @@ class TrialResult:
     total_s: float
     remarks: tuple[str, ...] = ()
     disturbances: tuple[str, ...] = ()
+    rounds: tuple[RoundRecord, ...] = ()
+    round_scores: tuple[float | None, ...] = ()
+    stopped_because: str | None = None
 
     def __post_init__(self) -> None:
-        complete = self.status is TrialStatus.COMPLETE
-        if complete is not (self.metrics is not None):
+        measured = self.status in (TrialStatus.COMPLETE, TrialStatus.CENSORED)
+        if measured is not (self.metrics is not None):
             raise ValueError(f"trial {self.spec.number}: status {self.status} does not go with its metrics")
-        if complete is not (self.failure is None):
+        if measured is not (self.failure is None):
             raise ValueError(f"trial {self.spec.number}: status {self.status} does not go with its failure")
+        if (self.status is TrialStatus.CENSORED) is not (self.stopped_because is not None):
+            raise ValueError(f"trial {self.spec.number}: status {self.status} does not go with why it was stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +155,48 @@ class Finished:
     policy: str | None = None
     total_s: float | None = None
     disturbed: bool = False
-    # Devices, as Ray names them, that stayed busy before the launch: nothing was measured and nothing is stored.
+    # Devices, as Ray names them, that no further trial may use: busy before the launch, or held by a process of this
+    # trial that cannot be ended. Unless the trial is complete, nothing is stored and it runs again on others.
     dirty_devices: tuple[str, ...] = ()
+    block: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        spec: TrialSpec,
+        status: TrialStatus,
+        score: Score | None,
+        metrics: Mapping[str, float | None] | None,
+        failure: Failure | None,
+        *,
+        total_s: float,
+        disturbed: bool,
+        dirty_devices: tuple[str, ...] = (),
+    ) -> Finished:
+        """The same for a trial that ended just now and for one that is read back."""
+        return cls(
+            number=spec.number,
+            kind=spec.kind,
+            flags=spec.flags,
+            status=status,
+            score=None if score is None else score.value,
+            violations={} if score is None else dict(score.violations),
+            metrics=None if metrics is None else dict(metrics),
+            failure_class=None if failure is None else failure.failure_class,
+            failure_line=None if failure is None else failure.line,
+            advice=None if failure is None else failure.advice,
+            informative_for_search=failure is not None and failure.informative_for_search,
+            policy=None if failure is None else failure.policy,
+            total_s=total_s,
+            disturbed=disturbed,
+            dirty_devices=dirty_devices,
+            block=spec.block,
+        )
+
+    @property
+    def postponed(self) -> bool:
+        """Whether its devices, not its flags, were in the way: nothing is stored, and it runs again on others."""
+        return bool(self.dirty_devices) and self.status is not TrialStatus.COMPLETE
 
     def line_of_cause(self) -> str:
         """The cause in one line: class, matched line and what to do."""

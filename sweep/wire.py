@@ -19,13 +19,16 @@ def spec_to_config(spec: TrialSpec, first_attempt: int) -> dict[str, Any]:
         "kind": spec.kind.value,
         "flags": dict(spec.flags),
         "baseline_metrics": None if spec.baseline_metrics is None else dict(spec.baseline_metrics),
+        "block": spec.block,
         "first_attempt": first_attempt,
     }
 
 
 def spec_from_config(config: dict[str, Any]) -> tuple[TrialSpec, int]:
     """The inverse of `spec_to_config`."""
-    spec = TrialSpec(config["number"], TrialKind(config["kind"]), config["flags"], config["baseline_metrics"])
+    spec = TrialSpec(
+        config["number"], TrialKind(config["kind"]), config["flags"], config["baseline_metrics"], config["block"]
+    )
     return spec, config["first_attempt"]
 
 

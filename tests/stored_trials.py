@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
+from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
 from sweep.redact import Redactor
 from sweep.store import (
     Schema,
@@ -36,6 +36,32 @@ def requests() -> tuple[RequestRecord, ...]:
     return (whole, single, failed)
 
 
+def rounds() -> tuple[RoundRecord, ...]:
+    whole = RoundRecord(
+        attempt=2,
+        round=0,
+        began_at_s=50.0,
+        duration_s=20.0,
+        took_s=26.5,
+        request_rate_per_s=4.0,
+        prompts=3,
+        completed=2,
+        failed=1,
+        output_tokens=4,
+        prefix_cache_reset=True,
+        prefix_hit_share=0.125,
+        preemptions=2.0,
+        client_cpu_percent=3.5,
+        p99_lag_ms=250.0,
+        max_lag_ms=250.0,
+        p50_ttft_ms=45.0,
+        p95_ttft_ms=49.5,
+        disturbed=("GPU 0: hw slowdown for 4 of 20 samples",),
+    )
+    bare = RoundRecord(2, 1, 80.0, 0.5, 1.5, None, 1, 0, 1, 0)
+    return (whole, bare)
+
+
 def complete(number: int = 3, flags: dict[str, Flag] | None = None, command: str = "vllm serve m") -> TrialResult:
     return TrialResult(
         spec=TrialSpec(number, TrialKind.SEARCH if number else TrialKind.BASELINE, flags or FLAGS),
@@ -61,6 +87,8 @@ def complete(number: int = 3, flags: dict[str, Flag] | None = None, command: str
         load_s=20.5,
         total_s=70.0,
         remarks=("retried once", "p99 from few requests"),
+        rounds=rounds(),
+        round_scores=(0.85, None),
     )
 
 

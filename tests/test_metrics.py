@@ -18,6 +18,7 @@ from sweep.metrics import (
     samples_needed,
     summarize,
     summarize_engine,
+    thin_percentiles,
 )
 from sweep.records import EngineConfig, EngineSample, RequestRecord
 
@@ -145,6 +146,11 @@ def test_samples_of_a_percentile(percentile: float, needed: int) -> None:
     assert samples_needed(percentile) == needed
     assert enough_samples(percentile, needed)
     assert not enough_samples(percentile, needed - 1)
+
+
+def test_percentiles_that_rest_on_too_few() -> None:
+    assert thin_percentiles((99, 50, 95.0, 99.9), 200) == ("p99", "p99.9")
+    assert thin_percentiles((50, 95), 1000) == ()
 
 
 def test_metrics_of_a_real_engine() -> None:

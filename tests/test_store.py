@@ -21,6 +21,7 @@ from stored_trials import (
     failed,
     looks,
     requests,
+    rounds,
     store,
     write_study,
 )
@@ -28,6 +29,7 @@ from stored_trials import (
 from sweep.records import EngineConfig, Event, RequestRecord
 from sweep.redact import REDACTED, Redactor
 from sweep.store import (
+    SCHEMA_VERSION,
     TABLES,
     Schema,
     Store,
@@ -37,11 +39,12 @@ from sweep.store import (
     read_engine,
     read_events,
     read_requests,
+    read_rounds,
     read_trials,
     set_aside_broken,
     trial_file,
 )
-from sweep.trial import Flag, Score, TrialKind, TrialStatus
+from sweep.trial import Flag, Score, TrialKind, TrialSpec, TrialStatus
 
 
 def ask(query: str) -> list[tuple[object, ...]]:
@@ -74,6 +77,32 @@ def test_a_complete_trial_comes_back_as_it_was(written: Path) -> None:
     assert stored.engine_config == result.engine_config
     assert stored.engine_summary["preemptions"] == 2.0
     assert stored.engine_summary["peak_waiting"] is None
+    assert stored.round_scores == (0.85, None)
+    assert stored.thin_percentiles == ("p95", "p99.9")  # of two completed requests
+    assert (stored.stopped_because, stored.block) == (None, None)
+
+
+def test_a_censored_trial_comes_back_with_why_it_was_stopped_and_what_it_measured(tmp_path: Path) -> None:
+    spec = TrialSpec(3, TrialKind.SEARCH, FLAGS, block=2)
+    result = changed(complete(3), spec=spec, status=TrialStatus.CENSORED, stopped_because="the queue grows")
+    store(tmp_path).append(result, engine_summary={})
+    (stored,) = read_trials(tmp_path)
+    assert (stored.status, stored.stopped_because, stored.block) == (TrialStatus.CENSORED, "the queue grows", 2)
+    assert (stored.metrics, stored.score, stored.failure) == (result.metrics, 0.9, None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": TrialStatus.CENSORED},
+        {"stopped_because": "the queue grows"},
+        {"status": TrialStatus.CENSORED, "stopped_because": "the queue grows", "metrics": None},
+    ],
+    ids=["censored for no reason", "a reason, but complete", "censored without metrics"],
+)
+def test_what_contradicts_itself_is_no_result(changes: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="does not go with"):
+        changed(complete(3), **changes)
 
 
 def test_a_failed_trial_comes_back_with_its_reason_and_without_numbers(written: Path) -> None:
@@ -88,13 +117,16 @@ def test_requests_engine_and_events_come_back(written: Path) -> None:
     assert read_requests(written, 2) == requests()
     assert read_engine(written, 2) == complete().engine
     assert read_events(written, 2) == complete().events
+    assert read_rounds(written, 2) == rounds()
     assert read_requests(written, 1) == ()
+    assert read_rounds(written, 1) == ()
 
 
 def test_derived_columns_of_requests(written: Path) -> None:
     rows = pq.read_table(trial_file(written, "requests", 0)).to_pylist()
     assert [row["lag_ms"] for row in rows] == [250.0, 0.0, None]
     assert [row["tpot_ms"] for row in rows] == [11.0, None, None]
+    assert pq.read_table(trial_file(written, "rounds", 0))["thin_percentiles"].to_pylist() == [["p50", "p95"]] * 2
     # No gaps between the tokens of a one-token reply; a failed request has none to speak of.
     assert [row["itl_ms"] for row in rows] == [[10.0, 12.0], [], None]
 
@@ -154,7 +186,7 @@ def test_lists_and_timestamps_are_typed(written: Path) -> None:
 def test_every_file_carries_version_fingerprint_and_command(written: Path) -> None:
     for table in TABLES:
         notes = pq.read_schema(trial_file(written, table, 2)).metadata
-        assert notes[b"sweep.schema_version"] == b"1"
+        assert notes[b"sweep.schema_version"] == str(SCHEMA_VERSION).encode()
         assert notes[b"sweep.vllm"] == b"0.32.0"
         assert notes[b"sweep.driver"] == b"570.1"
         assert notes[b"sweep.command"] == b"vllm serve m"

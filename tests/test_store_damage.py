@@ -27,6 +27,7 @@ from stored_trials import (
 
 from sweep.errors import HostError, HostNotReady
 from sweep.store import (
+    SCHEMA_VERSION,
     TABLES,
     DiskFull,
     WriteFailed,
@@ -131,14 +132,15 @@ def test_nothing_set_aside_is_overwritten(study: Path) -> None:
     assert kept == ["one", "three", "two"]
 
 
-def test_a_newer_versions_file_is_refused_and_left_alone(study: Path) -> None:
+@pytest.mark.parametrize(("version", "word"), [(1, "older"), (SCHEMA_VERSION + 1, "newer")])
+def test_another_versions_file_is_refused_and_left_alone(study: Path, version: int, word: str) -> None:
     path = trial_file(study, "trials", 2)
     table = pq.read_table(path)
-    notes = {**table.schema.metadata, b"sweep.schema_version": b"2"}
+    notes = {**table.schema.metadata, b"sweep.schema_version": str(version).encode()}
     pq.write_table(table.replace_schema_metadata(notes), path)
-    with pytest.raises(HostError, match="newer version"):
+    with pytest.raises(HostError, match=f"{word} version of sweep"):
         set_aside_broken(study)
-    with pytest.raises(HostError, match="newer version"):
+    with pytest.raises(HostError, match=f"{word} version of sweep"):
         read_trials(study)
     assert path.exists()
 

@@ -10,7 +10,7 @@ from sweep.metrics.engine import (
     parse_engine_sample,
     summarize_engine,
 )
-from sweep.metrics.latency import enough_samples, samples_needed, summarize, summarize_columns
+from sweep.metrics.latency import enough_samples, samples_needed, summarize, summarize_columns, thin_percentiles
 
 __all__ = [
     "EngineSummary",
@@ -23,4 +23,5 @@ __all__ = [
     "summarize",
     "summarize_columns",
     "summarize_engine",
+    "thin_percentiles",
 ]

@@ -63,6 +63,11 @@ def enough_samples(percentile: float, n: int) -> bool:
     return n >= samples_needed(percentile)
 
 
+def thin_percentiles(percentiles: Iterable[float], completed: int) -> tuple[str, ...]:
+    """Those of `percentiles` (0..100) that so many completed requests do not carry, ascending, as `p95`."""
+    return tuple(f"p{_digits(p)}" for p in sorted(set(percentiles)) if not enough_samples(p, completed))
+
+
 def _statistic(metric: Metric, values: Numbers) -> float | None:
     if not len(values):
         return None

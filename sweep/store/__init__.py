@@ -1,4 +1,4 @@
-"""Parquet: the one record of a study. Five tables under `results/STUDY/`, one file a trial and table."""
+"""Parquet: the one record of a study. Six tables under `results/STUDY/`, one file a trial and table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from sweep.store.read import (
     read_engine,
     read_events,
     read_requests,
+    read_rounds,
     read_telemetry,
     read_trials,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "read_events",
     "read_request_columns",
     "read_requests",
+    "read_rounds",
     "read_telemetry",
     "read_trials",
     "set_aside_broken",

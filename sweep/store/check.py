@@ -29,7 +29,7 @@ def set_aside_broken(folder: Path) -> tuple[str, ...]:
     For the one that holds the study (see `study_folder`). Moved to `set_aside/`, never deleted and never overwriting:
     damaged and empty files, files of other origin or under another trial's number, left temporary files, a row in
     `trials` without its other files, and other files without their row in `trials`. Raises HostError when a file was
-    written by a newer version, cannot be opened, or cannot be moved.
+    written by another version with another schema, cannot be opened, or cannot be moved.
     """
     findings = [_Finding(path, SCRATCH, _CUT_SHORT) for path in _entries(folder / SCRATCH)]
     findings += [finding for table in TABLES for finding in _broken_files(folder, table)]
@@ -60,7 +60,7 @@ def _broken_files(folder: Path, table: str) -> Iterator[_Finding]:
 
 
 def _fault(path: Path, table: str) -> str:
-    """What is wrong with a file under a trial's name, empty when nothing is. Raises HostError for a newer version."""
+    """What is wrong with a file under a trial's name, empty when nothing is. Raises HostError for another version."""
     number = int(path.stem)
     try:
         found = read_file(path)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweep.errors import HostError
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
+from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
 from sweep.store.schema import SCHEMA_VERSION, TelemetryRow
 from sweep.store.write import METADATA_PREFIX, trial_file
 from sweep.trial import Failure, Flag, TrialKind, TrialStatus
@@ -33,7 +33,8 @@ class DamagedFile(HostError):
 class StoredTrial:
     """One row of `trials`, as the search and the final table need it.
 
-    `metrics` is None unless the trial is complete; a metric that the file has no column for is not in it.
+    `metrics` is None unless the trial is complete or censored; a metric that the file has no column for is not in it.
+    `thin_percentiles` names those (`p99`) that rest on too few completed requests. For the rest see `TrialResult`.
     """
 
     number: int
@@ -55,6 +56,10 @@ class StoredTrial:
     disturbances: tuple[str, ...] = ()
     engine_config: EngineConfig = field(default_factory=EngineConfig)
     engine_summary: Mapping[str, float | None] = field(default_factory=dict)
+    round_scores: tuple[float | None, ...] = ()
+    thin_percentiles: tuple[str, ...] = ()
+    stopped_because: str | None = None
+    block: int | None = None
 
 
 def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
@@ -66,9 +71,18 @@ def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
 
 
 def read_requests(folder: Path, number: int) -> tuple[RequestRecord, ...]:
-    """The requests of one trial in stored order. Raises HostError when there is no such file or it cannot be read."""
+    """The requests of one trial in stored order, round by round (`RequestRecord.round`).
+
+    Raises HostError when there is no such file or it cannot be read.
+    """
     rows = _rows(folder, "requests", number)
     return tuple(RequestRecord(**_of(RequestRecord, {**row, "itl_ms": tuple(row["itl_ms"] or ())})) for row in rows)
+
+
+def read_rounds(folder: Path, number: int) -> tuple[RoundRecord, ...]:
+    """The rounds of one trial in their order. Raises HostError as `read_requests`."""
+    rows = _rows(folder, "rounds", number)
+    return tuple(RoundRecord(**_of(RoundRecord, {**row, "disturbed": tuple(row["disturbed"] or ())})) for row in rows)
 
 
 def read_engine(folder: Path, number: int) -> tuple[EngineSample, ...]:
@@ -104,7 +118,7 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """One file, all of it or some columns, with the checksums of the pages read verified.
 
     Raises DamagedFile for what is not whole Parquet, and HostError for a file that cannot be opened or was written by a
-    newer version.
+    version with another schema.
     """
     # Read here, not by pyarrow: a disk or network that does not answer must not pass for a damaged file.
     try:
@@ -115,8 +129,14 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(f"{path} is damaged; start the study again to have it set aside") from error
-    if file_version(table) > SCHEMA_VERSION:
+    version = file_version(table)
+    if version > SCHEMA_VERSION:
         raise HostError(f"{path} was written by a newer version of sweep; use that version or another study name")
+    if 0 < version < SCHEMA_VERSION:
+        raise HostError(
+            f"{path} was written by an older version of sweep, whose trials were one round of all prompts: today's "
+            "cannot be compared with them; give the study another name, or go on with that version"
+        )
     return table
 
 
@@ -164,7 +184,7 @@ def _stored(path: Path) -> StoredTrial:
         kind=TrialKind(row["kind"]),
         flags=_flags(row["flag_types"], roles.get("flag", {})),
         status=status,
-        metrics=roles.get("metric", {}) if status is TrialStatus.COMPLETE else None,
+        metrics=roles.get("metric", {}) if status in (TrialStatus.COMPLETE, TrialStatus.CENSORED) else None,
         score=row["score"],
         feasible=row["feasible"],
         violations={name: value for name, value in roles.get("violation", {}).items() if value is not None},
@@ -179,6 +199,10 @@ def _stored(path: Path) -> StoredTrial:
         disturbances=tuple(row.get("disturbances") or ()),
         engine_config=EngineConfig(**_of(EngineConfig, roles.get("engine_config", {}))),
         engine_summary=roles.get("engine_summary", {}),
+        round_scores=tuple(row["round_scores"] or ()),
+        thin_percentiles=tuple(row["thin_percentiles"] or ()),
+        stopped_because=row["stopped_because"],
+        block=row["block"],
     )
 
 

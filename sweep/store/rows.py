@@ -1,20 +1,24 @@
-"""A trial's result as the rows of the five tables."""
+"""A trial's result as the rows of the six tables."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sweep.records import EngineSample, Event, RequestRecord
+from sweep.metric_table import parse_metric
+from sweep.metrics import thin_percentiles
+from sweep.records import EngineSample, Event, RequestRecord, RoundRecord
 from sweep.store.schema import Schema, TelemetryRow, column_name
 from sweep.trial import Flag, TrialResult
 
 # Rows leave this module straight into Arrow: a dict here is the wire format, not a value that travels.
 Row = dict[str, Any]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PERCENTILE = re.compile(r"p[\d.]+_(ttft|tpot|itl|e2el)_ms")
 
 
 def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, float | None]) -> Row:
@@ -30,13 +34,17 @@ def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, 
         "kind": str(result.spec.kind),
         "status": str(result.status),
         "score": result.score.value if result.score else None,
+        "round_scores": list(result.round_scores),
         "feasible": result.score.feasible if result.score else None,
+        "stopped_because": result.stopped_because,
+        "block": result.spec.block,
         "attempts": result.attempts,
         "started": _time(result.started_wall_s),
         "startup_s": result.startup_s,
         "load_s": result.load_s,
         "total_s": result.total_s,
         "command": result.command,
+        "thin_percentiles": _thin(metrics, sum(request.error is None for request in result.requests)),
         "remarks": list(result.remarks),
         "disturbances": list(result.disturbances),
         "flag_types": [
@@ -74,6 +82,15 @@ def request_rows(trial: int, requests: Iterable[RequestRecord]) -> list[Row]:
         # A request without a first token has no gaps, which is not the same as none between its tokens.
         row["itl_ms"] = list(request.itl_ms) if request.ttft_ms is not None or request.itl_ms else None
         rows.append(row)
+    return rows
+
+
+def round_rows(trial: int, rounds: Iterable[RoundRecord]) -> list[Row]:
+    """One row a round."""
+    rows = []
+    for one in rounds:
+        row = {"trial": trial, **_plain(one), "disturbed": list(one.disturbed)}
+        rows.append(row | {"thin_percentiles": _thin([name for name in row if name.endswith("_ms")], one.completed)})
     return rows
 
 
@@ -116,6 +133,13 @@ def cleaned(value: Any, redact: Callable[[str], str]) -> Any:
 
 def _plain(record: Any) -> Row:
     return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
+def _thin(names: Iterable[str], completed: int) -> list[str]:
+    """The percentiles among the metrics `names` that so many requests do not carry."""
+    latencies = (name for name in names if _PERCENTILE.match(name))
+    found = (parse_metric(name).percentile for name in latencies)
+    return list(thin_percentiles([p for p in found if p is not None], completed))
 
 
 def _time(wall_s: float) -> datetime:

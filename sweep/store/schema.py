@@ -1,4 +1,4 @@
-"""The columns of the five tables. One study has one `Schema`, so all its files have the same columns and types.
+"""The columns of the six tables. One study has one `Schema`, so all its files have the same columns and types.
 
 Names carry their units, lists and timestamps are typed as such, null is "not known". A column that stands for
 something with a name of its own (a flag, a metric) keeps that name in the field's metadata, since `max-num-seqs` and
@@ -18,9 +18,10 @@ from sweep.metric_table import parse_metric
 from sweep.records import EngineConfig
 from sweep.trial import Flag
 
-SCHEMA_VERSION = 1
+# 2: a trial is several rounds, with a table of their own; prompts are split into those of the search and those kept.
+SCHEMA_VERSION = 2
 # Written in this order: the row in `trials` is the mark that the trial is stored, so it comes last.
-TABLES = ("requests", "engine", "telemetry", "events", "trials")
+TABLES = ("requests", "rounds", "engine", "telemetry", "events", "trials")
 ENGINE_SUMMARY = (
     "preemptions",
     "prefix_hit_share",
@@ -127,7 +128,10 @@ _TRIAL_HEAD = (
     _field("kind", _TEXT),
     _field("status", _TEXT),
     _field("score", _FLOAT),
+    _field("round_scores", pa.list_(_FLOAT)),
     _field("feasible", _BOOL),
+    _field("stopped_because", _TEXT),
+    _field("block", _INT),
     _field("attempts", _INT),
     _field("started", _TIME),
     _field("startup_s", _FLOAT, unit="s"),
@@ -145,6 +149,7 @@ _TRIAL_HEAD = (
 # `flag_types` tells 8 from 8.0 and "8" where one column holds all three, and a null flag from one not in the space.
 _TRIAL_TAIL = (
     _field("command", _TEXT),
+    _field("thin_percentiles", pa.list_(_TEXT)),
     _field("remarks", pa.list_(_TEXT)),
     _field("disturbances", pa.list_(_TEXT)),
     _field("flag_types", _FLAG_TYPES),
@@ -167,6 +172,37 @@ _FIXED: Mapping[str, tuple[pa.Field, ...]] = {
         _field("tpot_ms", _FLOAT, unit="ms"),
         _field("e2el_ms", _FLOAT, unit="ms"),
         _field("error", _TEXT),
+    ),
+    "rounds": (
+        _field("trial", _INT),
+        _field("attempt", _INT),
+        _field("round", _INT),
+        _field("began_at_s", _FLOAT, unit="s"),
+        _field("duration_s", _FLOAT, unit="s"),
+        _field("took_s", _FLOAT, unit="s"),
+        _field("request_rate_per_s", _FLOAT, unit="requests/s"),
+        _field("prompts", _INT, unit="requests"),
+        _field("completed", _INT, unit="requests"),
+        _field("failed", _INT, unit="requests"),
+        _field("output_tokens", _INT, unit="tokens"),
+        _field("p50_ttft_ms", _FLOAT, unit="ms"),
+        _field("p95_ttft_ms", _FLOAT, unit="ms"),
+        _field("p50_tpot_ms", _FLOAT, unit="ms"),
+        _field("p95_tpot_ms", _FLOAT, unit="ms"),
+        _field("p50_e2el_ms", _FLOAT, unit="ms"),
+        _field("p95_e2el_ms", _FLOAT, unit="ms"),
+        _field("thin_percentiles", pa.list_(_TEXT)),
+        _field("prefix_cache_reset", _BOOL),
+        _field("prefix_hit_share", _FLOAT, unit="share"),
+        _field("preemptions", _FLOAT),
+        _field("peak_running", _FLOAT, unit="requests"),
+        _field("peak_waiting", _FLOAT, unit="requests"),
+        _field("peak_kv_usage_share", _FLOAT, unit="share"),
+        _field("mean_queue_time_ms", _FLOAT, unit="ms"),
+        _field("client_cpu_percent", _FLOAT, unit="%"),
+        _field("p99_lag_ms", _FLOAT, unit="ms"),
+        _field("max_lag_ms", _FLOAT, unit="ms"),
+        _field("disturbed", pa.list_(_TEXT)),
     ),
     "engine": (
         _field("trial", _INT),

@@ -17,6 +17,7 @@ from sweep.store.rows import (
     engine_rows,
     event_rows,
     request_rows,
+    round_rows,
     telemetry_rows,
     trial_row,
 )
@@ -89,12 +90,13 @@ class Store:
             raise ValueError(f"trial {number} is stored already")
         rows: dict[str, list[Row]] = {
             "requests": request_rows(number, result.requests),
+            "rounds": round_rows(number, result.rounds),
             "engine": engine_rows(number, result.engine),
             "telemetry": telemetry_rows(number, telemetry),
             "events": event_rows(number, result.events),
             "trials": [trial_row(result, self._schema, engine_summary)],
         }
-        # All five are made before the first is written: what does not fit its types leaves no file.
+        # All are made before the first is written: what does not fit its types leaves no file.
         contents = {table: self._encode(table, rows[table], result) for table in TABLES}
         written: list[Path] = []
         try:
