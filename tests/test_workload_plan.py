@@ -40,7 +40,7 @@ def selection(count: int = 100, rules: SelectionRules | None = None, longest: in
 
 def plan(rules: SelectionRules | None = None, rate: float | None = 4.0, seed: int = 7, rounds: int = 2) -> LoadPlan:
     return plan_load(
-        selection(rules=rules), warmup_prompts=5, num_prompts=30, rounds=rounds, request_rate=rate, seed=seed
+        selection(rules=rules), warmup_prompts=5, num_prompts=60, rounds=rounds, request_rate=rate, seed=seed
     )
 
 
@@ -73,8 +73,21 @@ def test_the_plan_is_decided_by_the_seed() -> None:
 
 def test_a_plan_without_warm_up_and_one_larger_than_the_selection() -> None:
     assert plan_load(selection(10), warmup_prompts=0, num_prompts=10, seed=1).warmup is None
-    with pytest.raises(DatasetError, match=r"11 prompts are needed \(1 warm-up, 1 x 10 measured\), 10 were selected"):
+    with pytest.raises(DatasetError, match=r"11 prompts are needed \(1 warm-up, 10 measured\), 10 were selected"):
         plan_load(selection(10), warmup_prompts=1, num_prompts=10, seed=1)
+
+
+@pytest.mark.parametrize(("rounds", "sizes"), [(1, [11]), (2, [6, 5]), (3, [4, 4, 3]), (11, [1] * 11)])
+def test_rounds_share_the_prompts_evenly(rounds: int, sizes: list[int]) -> None:
+    load = plan_load(selection(20), warmup_prompts=2, num_prompts=11, rounds=rounds, seed=1)
+    assert [len(one.prompts) for one in load.rounds] == sizes
+    assert load.num_prompts == 11
+
+
+@pytest.mark.parametrize("rounds", [0, 12])
+def test_a_round_without_a_prompt_is_refused(rounds: int) -> None:
+    with pytest.raises(ValueError, match=f"11 prompts cannot make {rounds} rounds"):
+        plan_load(selection(20), warmup_prompts=2, num_prompts=11, rounds=rounds, seed=1)
 
 
 def test_arrivals_end_at_the_rate_and_begin_after_a_delay() -> None:

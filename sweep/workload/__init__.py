@@ -6,9 +6,10 @@ from sweep.workload.arrivals import arrival_times
 from sweep.workload.client_file import ClientFeatures, ClientFile, write_round
 from sweep.workload.custom_file import check_custom
 from sweep.workload.exchanges import Conversations, Exchange
-from sweep.workload.load_plan import LoadPlan, Round, plan_load, window_warning
+from sweep.workload.load_plan import LoadPlan, Round, confirmation_plans, plan_load, window_warning
 from sweep.workload.selection import Prompt, Reason, Selection, SelectionRules, refuse_output_length, select
 from sweep.workload.sharegpt_file import DEMO_FILE, check_sharegpt
+from sweep.workload.split import Split
 from sweep.workload.token_counter import token_counter
 
 __all__ = [
@@ -23,9 +24,11 @@ __all__ = [
     "Round",
     "Selection",
     "SelectionRules",
+    "Split",
     "arrival_times",
     "check_custom",
     "check_sharegpt",
+    "confirmation_plans",
     "plan_load",
     "refuse_output_length",
     "select",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import random
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from sweep.errors import DatasetError
@@ -45,6 +49,11 @@ class LoadPlan:
     rounds: tuple[Round, ...]
 
     @property
+    def num_prompts(self) -> int:
+        """Measured requests of all rounds."""
+        return sum(len(one.prompts) for one in self.rounds)
+
+    @property
     def longest(self) -> Prompt:
         """The measured prompt with most tokens, output included."""
         prompts = (prompt for one in self.rounds for prompt in one.prompts)
@@ -61,17 +70,20 @@ def plan_load(
     burstiness: float = 1.0,
     seed: int,
 ) -> LoadPlan:
-    """The load of a trial from `warmup_prompts + rounds * num_prompts` selected prompts.
+    """The load of a trial: `warmup_prompts` selected prompts, and `num_prompts` more split evenly over `rounds`.
 
-    Warm-up prompts are taken at evenly spaced ranks of total length, so that they are short, median and long and the
-    measured rest keeps the distribution of the selection; they go out all at once, shortest first, for the warm-up to
-    meet the batch sizes of the load. Round r is seeded with `seed + r` (modulo 2^32, numpy's range); the warm-up with
-    the seed before. Raises DatasetError when the selection is smaller than that.
+    The first rounds take the remainder. Warm-up prompts are taken at evenly spaced ranks of total length, so that they
+    are short, median and long and the measured rest keeps the distribution of the selection; they go out all at once,
+    shortest first, for the warm-up to meet the batch sizes of the load. Round r is seeded with `seed + r` (modulo 2^32,
+    numpy's range); the warm-up with the seed before. Raises DatasetError when the selection is smaller than that,
+    ValueError for more rounds than prompts.
     """
-    needed = warmup_prompts + rounds * num_prompts
+    if not 1 <= rounds <= num_prompts:
+        raise ValueError(f"{num_prompts} prompts cannot make {rounds} rounds")
+    needed = warmup_prompts + num_prompts
     if len(selection.prompts) < needed:
         raise DatasetError(
-            f"{needed:,} prompts are needed ({warmup_prompts:,} warm-up, {rounds} x {num_prompts:,} measured), "
+            f"{needed:,} prompts are needed ({warmup_prompts:,} warm-up, {num_prompts:,} measured), "
             f"{len(selection.prompts):,} were selected",
             path=selection.path,
         )
@@ -94,11 +106,49 @@ def plan_load(
             client_format=selection.rules.client_format,
         )
 
-    parts = [tuple(measured[start : start + num_prompts]) for start in range(0, rounds * num_prompts, num_prompts)]
+    share, rest = divmod(num_prompts, rounds)
+    starts = [number * share + min(number, rest) for number in range(rounds + 1)]
+    parts = [tuple(measured[start:end]) for start, end in pairwise(starts)]
     return LoadPlan(
         warmup=one(warm, -1, None) if warm else None,
         rounds=tuple(one(part, number, request_rate) for number, part in enumerate(parts)),
     )
+
+
+def confirmation_plans(
+    selection: Selection,
+    *,
+    blocks: int,
+    warmup_prompts: int,
+    num_prompts: int,
+    rounds: int = 1,
+    request_rate: float | None = None,
+    burstiness: float = 1.0,
+    seed: int,
+) -> tuple[LoadPlan, ...]:
+    """One load for each block of a confirmation, from a selection of held-out prompts; all else as `plan_load`.
+
+    Every launch within a block gets the same load, and each block one of its own: its prompts are drawn from the whole
+    selection, by a seed that no round of the search has. Within a load no prompt occurs twice; blocks may share some.
+    Raises DatasetError when the selection is smaller than one load.
+    """
+    plans = []
+    for block in range(blocks):
+        block_seed = int.from_bytes(hashlib.sha256(f"confirm/{seed}/{block}".encode()).digest()[:4], "big")
+        prompts = list(selection.prompts)
+        random.Random(block_seed).shuffle(prompts)
+        plans.append(
+            plan_load(
+                dataclasses.replace(selection, prompts=tuple(prompts)),
+                warmup_prompts=warmup_prompts,
+                num_prompts=num_prompts,
+                rounds=rounds,
+                request_rate=request_rate,
+                burstiness=burstiness,
+                seed=block_seed,
+            )
+        )
+    return tuple(plans)
 
 
 def window_warning(plan: LoadPlan, max_model_len: int) -> str | None:

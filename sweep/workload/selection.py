@@ -14,6 +14,7 @@ from typing import Literal
 
 from sweep.errors import DatasetError
 from sweep.workload.exchanges import Conversations, Exchange
+from sweep.workload.split import Split
 
 CLIENT_MIN_TOKENS = 4
 CLIENT_MAX_PROMPT_TOKENS = 1024
@@ -123,9 +124,9 @@ class Prompt:
 class Selection:
     """The prompts chosen, in the seeded order, and what was seen on the way.
 
-    `usable` of the first `examined` rows (of `rows` with a prompt and a reply) pass the rules; `dropped` counts the
-    others by reason. `examined == rows` means every row was judged, so that `usable` is exact; otherwise it is a lower
-    bound for the file.
+    `usable` of the first `examined` rows (of `rows` with a prompt and a reply in this part of the file, see `Split`)
+    pass the rules; `dropped` counts the others by reason. `examined == rows` means every row was judged, so that
+    `usable` is exact; otherwise it is a lower bound for the part.
     """
 
     path: Path
@@ -135,6 +136,7 @@ class Selection:
     examined: int
     usable: int
     dropped: Mapping[Reason, int]
+    split: Split
 
     @property
     def counted_all(self) -> bool:
@@ -151,6 +153,8 @@ class Selection:
                 f"at least {self.usable:,} conversations usable: that many among the first {self.examined:,} looked at "
                 f"(seeded order) of {self.rows:,}, about {share:.0%} by this sample"
             )
+        if part := self.split.describe():
+            text = f"{part}: {text}"
         reasons = ", ".join(f"{self.rules.explain(reason)}: {count:,}" for reason, count in self.dropped.items())
         return f"{text}; dropped: {reasons}" if reasons else text
 
@@ -184,9 +188,13 @@ def select(
     *,
     needed: int,
     seed: int,
+    wanted: int | None = None,
+    split: Split | None = None,
     count_all: bool = False,
 ) -> Selection:
-    """`needed` usable prompts of `conversations`, in an order that `seed` decides.
+    """`needed` usable prompts of `conversations`, in an order that `seed` decides; up to `wanted` where there are more.
+
+    `split` says which part of the file they are taken from, by default all of it.
 
     Rows are judged in that order until enough are found: tokenising all of a 90,000-row file takes minutes, and a load
     of some hundred prompts needs about a thousand rows. What is then known about the file is a lower bound and a share
@@ -200,14 +208,15 @@ def select(
     nothing; when a custom row has no output length and none is set.
     """
     refuse_output_length(rules, conversations.path)
-    order = list(range(len(conversations.exchanges)))
+    split, wanted = split or Split(), max(needed, wanted or 0)
+    order = [index for index, exchange in enumerate(conversations.exchanges) if _in_part(exchange.prompt, split)]
     random.Random(seed).shuffle(order)
     chosen: list[Prompt] = []
     seen: set[str] = set()
     dropped: Counter[Reason] = Counter()
     examined = usable = 0
     for index in order:
-        if usable >= needed and not count_all:
+        if usable >= wanted and not count_all:
             break
         examined += 1
         judged = _judge(conversations.exchanges[index], rules, count_tokens, seen, conversations.path)
@@ -216,10 +225,10 @@ def select(
             continue
         usable += 1
         seen.add(judged.prompt_id)
-        if len(chosen) < needed:
+        if len(chosen) < wanted:
             chosen.append(judged)
     counts = MappingProxyType(dict(dropped.most_common()))
-    selection = Selection(conversations.path, rules, tuple(chosen), len(order), examined, usable, counts)
+    selection = Selection(conversations.path, rules, tuple(chosen), len(order), examined, usable, counts, split)
     if usable < needed:
         _refuse_too_few(selection, conversations, needed)
     return selection
@@ -228,6 +237,15 @@ def select(
 def prompt_id(text: str) -> str:
     """16 hexadecimal digits of the SHA-256 of the text. Raises UnicodeEncodeError for half a surrogate pair."""
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def _in_part(text: str, split: Split) -> bool:
+    if not split.held_out_share:
+        return split.part == "tuning"  # nothing is held out: no hash of every text for that
+    try:
+        return split.takes(prompt_id(text))
+    except UnicodeEncodeError:
+        return split.part == "tuning"  # to be judged, and counted, once
 
 
 def _judge(
@@ -259,8 +277,13 @@ def _judge(
 
 def _refuse_too_few(selection: Selection, conversations: Conversations, needed: int) -> None:
     short = f" ({conversations.too_few_turns:,} more have fewer than two turns)" if conversations.too_few_turns else ""
+    share = selection.split.held_out_share
+    mend = "lower load.num_prompts or load.warmup_prompts, or take a larger file"
+    if selection.split.part == "held_out":
+        mend += ", raise load.held_out_share, or set it to 0, which gives up confirming the winner on other prompts"
+    elif share:
+        mend += ", or lower load.held_out_share"
     raise DatasetError(
-        f"{needed:,} different prompts are needed (warm-up and measured), but {selection.describe()}{short}; "
-        "lower load.num_prompts or load.warmup_prompts, or take a larger file",
+        f"{needed:,} different prompts are needed (warm-up and measured), but {selection.describe()}{short}; {mend}",
         path=conversations.path,
     )
