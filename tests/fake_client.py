@@ -177,9 +177,10 @@ class _Load:
         for _ in range(int(self.flags.get("num-warmups") or 0)):
             await self._one(*prompts[0], time.perf_counter(), count=False)
         began = time.perf_counter()
-        tasks = []
+        tasks: list[asyncio.Task[Outcome]] = []
         for at_s, pair in zip(arrivals_s(self.flags, len(prompts)), prompts, strict=True):
-            wait_s = began + at_s - time.perf_counter()
+            late_s = self.config.get("late_ms", 0.0) / 1000.0 if tasks else 0.0
+            wait_s = began + at_s + late_s - time.perf_counter()
             if wait_s > 0:
                 await asyncio.sleep(wait_s)
             tasks.append(asyncio.create_task(self._one(*pair, time.perf_counter(), count=True)))

@@ -194,14 +194,18 @@ class _Server:
         await answer.send(200, {"version": VERSION})
 
     async def _metrics(self, _: Body, answer: _Answer) -> None:
+        await asyncio.sleep(self.config.pop("metrics_delay_s", 0.0))
         await answer.send(200, self.engine.metrics(self.name), kind="text/plain; version=0.0.4; charset=utf-8")
 
     async def _reset(self, _: Body, answer: _Answer) -> None:
         if os.environ.get("VLLM_SERVER_DEV_MODE") != "1":
             await answer.send(404, {"detail": "Not Found"})
             return
-        self.engine.seen.clear()
-        await answer.send(200, "")
+        refusals = self.config.get("reset_refused", 0)
+        self.config["reset_refused"] = refusals - 1
+        if refusals <= 0:
+            self.engine.seen.clear()
+        await answer.send(200, {"success": refusals <= 0})
 
     async def _completions(self, body: Body, answer: _Answer) -> None:
         await self._generate(body, str(body.get("prompt", "")), answer, chat=False)

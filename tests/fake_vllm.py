@@ -10,6 +10,7 @@ Server, start
   fail_first_launches N: only so many launches end so (exit code 1 if not said), counted in the file `state`
   never_healthy (503); no_listen; refuse_unknown_flags; dump_env PATH; dump_argv PATH
   api_key (in place of VLLM_API_KEY; null: open to everybody); absent [paths that answer 404]
+  metrics_delay_s (of the first answer of /metrics, which is asked for once the server is ready)
 Server, process tree
   grandchild {count, setsid, ignore_sigterm, clear_env, pid_file}; server_dies_with_child; ignore_sigterm
 Server, load. N counts streamed requests from 1, those of a warm-up included.
@@ -18,12 +19,14 @@ Server, load. N counts streamed requests from 1, those of a warm-up included.
   engine_dead (completions answer 500, health 200); all_500 (streams do); fail_share (of streams, 500)
   die_at_request N and die_mid_stream N: print die_log, end with die_code (default 1) or die_signal
   engine_dies_at N: one token, then an error chunk; health 503 and nothing but 500 afterwards
+  reset_refused N: so many times a reset of the prefix cache is answered that it was not done
   one_token_from N: from there on each stream is one token, then an error chunk; health 503
   endless_stream_at N; hang_at N (no answer)
   exact {ttft_ms, itl_ms}: latencies times the landscape's factor that the fake client writes instead of what its clock
     says, so that two runs give the same numbers to the last bit
 Client, all under "client"
   start_delay_s; log; exit_code; exit_signal; after_requests (end there); hang; ignore_sigterm
+  late_ms (of every send but the first, behind its plan)
   result: none | empty | html | braces | nan | zero | negative | null | truncated | no_failed
 Rules
   rules [{"if": {flag: value or [op, value], ...}, "then": {any of the above}}], applied in order; flags without

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -128,7 +129,7 @@ def load(tmp_path: Path, good_server: VllmServer) -> Client:
 
     def send(fake: dict[str, Any] | None = None, client: dict[str, Any] | None = None, **changes: Any) -> LoadOutcome:
         with a_server(tmp_path, fake) if fake else nullcontext(good_server) as server:
-            watch = {name: changes.pop(name) for name in ("on_tick", "on_progress") if name in changes}
+            watch = {name: changes.pop(name) for name in ("on_begin", "on_tick", "on_progress") if name in changes}
             plan = changes.pop("plan", None) or a_round()
             key = server.launch.api_key
             extra = {"FAKE_VLLM": json.dumps({"client": client or {}})}
@@ -154,10 +155,12 @@ def refused(load: Client, *args: Any, **changes: Any) -> LoadFailed:
 
 
 def test_a_load_from_end_to_end(load: Client, tmp_path: Path) -> None:
+    begun: list[float] = []
     ticks: list[None] = []
     seen: list[tuple[int, int]] = []
     outcome = load(
-        plan=a_round(8, rate=20.0),
+        plan=a_round(8, rate=8.0),
+        on_begin=lambda: begun.append(time.monotonic()),
         on_tick=lambda: ticks.append(None),
         on_progress=lambda done, total: seen.append((done, total)),
     )
@@ -169,6 +172,9 @@ def test_a_load_from_end_to_end(load: Client, tmp_path: Path) -> None:
     ours = summarize(outcome.requests, outcome.duration_s, percentiles=(50, 95, 99), slo={})
     assert {name: outcome.summary[name] for name in ours} == pytest.approx(ours)
     assert ticks
+    # Seen a quarter of a second late at most, and on a busy machine some more.
+    assert begun == [pytest.approx(outcome.began_s, abs=0.05)]
+    assert outcome.began_s + outcome.duration_s < time.monotonic() + 1.0
     assert seen[-1] == (8, 8)
     assert seen == sorted(set(seen))
     assert not list((tmp_path / "records").iterdir())

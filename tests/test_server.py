@@ -116,6 +116,32 @@ def test_chat_stands_in_where_completions_are_absent(start: Start) -> None:
     assert server.complete("Hello", 2, timeout_s=10)
 
 
+def test_the_prefix_cache_is_emptied_once_its_blocks_are_free(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    server = start({"reset_refused": 3})
+    server.wait_ready()
+
+    def hits_of_two() -> float:
+        for _ in range(2):
+            assert server.complete("The same words again", 1, timeout_s=10)
+        return float(re.findall(r"^vllm:prefix_cache_hits_total.* (\S+)$", server.metrics_text() or "", re.M)[0])
+
+    once = hits_of_two()
+    assert once > 0
+    assert "still held" in (server.reset_prefix_cache(timeout_s=0.0) or "")
+    assert server.reset_prefix_cache() is None
+    assert hits_of_two() == 2 * once  # the first of these two found nothing
+
+
+def test_a_server_that_does_not_empty_its_prefix_cache_says_so(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VLLM_SERVER_DEV_MODE", raising=False)
+    server = start({})
+    server.wait_ready()
+    assert server.reset_prefix_cache() == "/reset_prefix_cache answers 404"
+    server.stop()
+    assert "fails" in (server.reset_prefix_cache() or "")
+
+
 @pytest.mark.parametrize(
     ("fake", "code"),
     [

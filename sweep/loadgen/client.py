@@ -27,13 +27,15 @@ class LoadOutcome:
 
     `duration_s` is the client's own, the one throughputs refer to. `summary` holds the client's figures under the names
     of `metric_table`, None for what it left undefined; they are for comparison, `metrics.summarize` makes ours.
-    `took_s` is the wall-clock time of the whole client. `remarks` are lines for a person.
+    `took_s` is the wall-clock time of the whole client, `began_s` the monotonic time at which it was seen to begin to
+    send. `remarks` are lines for a person.
     """
 
     requests: tuple[RequestRecord, ...]
     duration_s: float
     summary: Mapping[str, float | None]
     took_s: float
+    began_s: float
     remarks: tuple[str, ...] = ()
 
 
@@ -56,14 +58,16 @@ def run(
     job: LoadJob,
     *,
     still_alive: Callable[[], bool],
+    on_begin: Callable[[], None] | None = None,
     on_tick: Callable[[], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LoadOutcome:
     """Send the planned load and return what it measured, after the checks of `read_result`.
 
-    `still_alive` says whether the server lives; it and `on_tick` are called four times a second, `on_progress` with the
-    requests finished and planned whenever that changes. The client never outlives this call. Raises LoadFailed with a
-    reason of REASONS, FlagError for flags it cannot be given, HostError when the command cannot be executed.
+    `still_alive` says whether the server lives; it and `on_tick` are called four times a second, `on_begin` once, when
+    the client's start-up is over, `on_progress` with the requests finished and planned whenever that changes. What
+    `on_tick` raises ends the load. The client never outlives this call. Raises LoadFailed with a reason of REASONS,
+    FlagError for flags it cannot be given, HostError when the command cannot be executed.
     """
     argv = client_argv(job)
     job.folder.mkdir(parents=True, exist_ok=True)
@@ -77,21 +81,30 @@ def run(
         record_path=job.record_path,
         stop_timeout_s=job.stop_timeout_s,
     )
+    begun: list[float] = []
+
+    def note_begin() -> None:
+        begun.append(time.monotonic())
+        if on_begin is not None:
+            on_begin()
+
     try:
-        code = _watch(job, process, bar, still_alive, on_tick, on_progress)
+        code = _watch(job, process, bar, still_alive, note_begin, on_tick, on_progress)
     finally:
         process.stop()
     if not still_alive():
         raise _server_died(code)
     if code != 0:
         raise LoadFailed("client_exit", f"the load client ended with exit code {code}", exit_code=code)
-    took_s = time.monotonic() - began
+    ended = time.monotonic()
+    took_s = ended - began
     requests, duration_s, summary = read_result(job)
     check_consistency(job, requests, duration_s, summary, took_s)
     remarks: tuple[str, ...] = ()
     if sends_test_request(job.help):
         remarks = ("this load client sends its first prompt once before the load: that request may find it cached",)
-    return LoadOutcome(requests, duration_s, summary, took_s, remarks)
+    # A bar that is switched off shows no beginning: then no later than this.
+    return LoadOutcome(requests, duration_s, summary, took_s, begun[0] if begun else ended - duration_s, remarks)
 
 
 def _watch(
@@ -99,6 +112,7 @@ def _watch(
     process: SupervisedProcess,
     bar: ProgressBar,
     still_alive: Callable[[], bool],
+    on_begin: Callable[[], None],
     on_tick: Callable[[], None] | None,
     on_progress: Callable[[int, int], None] | None,
 ) -> int:
@@ -121,6 +135,7 @@ def _watch(
         if bar.update() and bar.done is not None and on_progress is not None:
             on_progress(bar.done, total)
         if clock is None and bar.begun:
+            on_begin()
             clock = RequestClock(
                 job.plan,
                 began_at=now,

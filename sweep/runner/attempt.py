@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import errno
 import os
 import time
 import traceback
@@ -12,16 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweep.atomic_file import DiskFull, WriteFailed
 from sweep.diagnosis import Diagnosis, Evidence, diagnose
-from sweep.errors import HostError, HostNotReady, LoadFailed, ServerDied, ServerNotReady, SweepError, TeardownFailed
+from sweep.errors import LoadFailed, ServerDied, SweepError, TeardownFailed
 from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
 from sweep.journal import Journal
-from sweep.loadgen import LoadJob, LoadOutcome
-from sweep.loadgen import run as run_load
+from sweep.loadgen import LoadJob
 from sweep.metrics import engine_config_from_log, parse_engine_config
 from sweep.records import EngineConfig, EngineSample
 from sweep.runner.engine_watch import EngineWatch
+from sweep.runner.evidence import DeviceBusy, free_gib, phase_of, reason_of
+from sweep.runner.reports import Hooks, Measured
+from sweep.runner.rounds import RoundsRunner
 from sweep.runner.setup import TrialSetup
 from sweep.runner.telemetry import recorded_pids
 from sweep.runner.warmup import warm_up
@@ -37,7 +37,7 @@ _DEATH_SHOWS_S = 2.0
 class AttemptOutcome:
     """What an attempt left. `load` is None exactly when `failure` is not."""
 
-    load: LoadOutcome | None = None
+    load: Measured | None = None
     failure: Diagnosis | None = None
     exit_code: int | None = None
     startup_s: float | None = None
@@ -59,8 +59,9 @@ class Attempt:
         gpus: Gpus,
         resting: tuple[DeviceMemory, ...],
         api_key: str,
+        hooks: Hooks,
     ) -> None:
-        self._spec, self._setup, self._journal = spec, setup, journal
+        self._spec, self._setup, self._journal, self._hooks = spec, setup, journal, hooks
         self._gpus, self._resting, self._api_key = gpus, resting, api_key
         self._devices: tuple[DeviceInfo, ...] = (
             gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES")) if setup.uses_gpus else ()
@@ -93,7 +94,7 @@ class Attempt:
             visible = setup.visible_devices()
             launch = Launch(
                 argv=setup.server_argv(self._spec.flags, setup.host, reservation.port),
-                env=child_environment(os.environ, visible_devices=visible, extra=setup.server_env, api_key=api_key),
+                env=child_environment(os.environ, visible_devices=visible, extra=setup.launch_env(), api_key=api_key),
                 log_path=self.server_log,
                 record_path=self._record("server"),
                 host=setup.host,
@@ -116,14 +117,18 @@ class Attempt:
         for daemon in found.daemons:
             self._journal.note("device", f"{daemon}: an MPS server, let be")
         if not found.clean:
-            names = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
             busy = {(state.index, state.mig_index) for state in found.dirty}
             self._outcome.dirty_devices = tuple(
-                name.strip()
-                for name, device in zip(names, self._devices, strict=False)
+                name
+                for name, device in zip(self._device_names(), self._devices, strict=False)
                 if (device.index, device.mig_index) in busy
             )
-            raise _DeviceBusy(found.message or "a device is not free")
+            raise DeviceBusy(found.message or "a device is not free")
+
+    def _device_names(self) -> tuple[str, ...]:
+        """The trial's devices in the words of CUDA_VISIBLE_DEVICES, which are Ray's."""
+        names = (self._setup.visible_devices() or "").split(",")
+        return tuple(name.strip() for name in names if name.strip())
 
     def _measure(self, server: VllmServer, api_key: str) -> None:
         setup, journal = self._setup, self._journal
@@ -131,42 +136,26 @@ class Attempt:
         journal.enter(Phase.READY)
         self._outcome.engine_config = self._read_engine_config(server)
         with EngineWatch(server.metrics_text, journal) as watch:
+
+            def job(number: int, share_needed: float) -> LoadJob:
+                return self._load_job(server, api_key, number, share_needed)
+
+            rounds = RoundsRunner(self._spec, setup, journal, server, watch, job, self._hooks, self._outcome.remarks)
             try:
-                if setup.plan.warmup is not None:
+                if (warmup := setup.plan_for(self._spec.block).warmup) is not None:
                     journal.enter(Phase.WARMUP)
-                    warm_up(server, setup.plan.warmup.prompts, setup.request_timeout_s)
-                (measured,) = setup.plan.rounds
-                journal.enter(Phase.LOAD, total=len(measured.prompts))
-                watch.look()
-                self._outcome.load = run_load(
-                    self._load_job(server, api_key),
-                    still_alive=lambda: server.exit_code() is None,
-                    on_progress=lambda done, _total: journal.advance(done),
-                )
-                self._outcome.remarks += self._outcome.load.remarks
-                self._believe(server)
-                watch.look()
+                    warm_up(server, warmup.prompts, setup.request_timeout_s, max_concurrency=setup.max_concurrency)
+                self._outcome.load = rounds.run()
             except LoadFailed as error:
-                self._outcome.load = None
                 # Connections break a moment before a process is seen to be gone: first ask what is behind it.
                 if not server.healthy() and (code := server.process.wait(_DEATH_SHOWS_S)) is not None:
                     raise ServerDied(code, ready=True) from error
                 raise
-            except SweepError:
-                self._outcome.load = None
-                raise
             finally:
                 self._outcome.engine = watch.samples
 
-    def _believe(self, server: VllmServer) -> None:
-        """The load went well only if the server that served it still does."""
-        if (code := server.exit_code()) is not None:
-            raise ServerDied(code, ready=True)
-        if not server.healthy():
-            raise LoadFailed("server_died", "the server does not answer /health after the load")
-
-    def _load_job(self, server: VllmServer, api_key: str) -> LoadJob:
-        setup = self._setup
+    def _load_job(self, server: VllmServer, api_key: str, number: int, share_needed: float) -> LoadJob:
+        setup, block = self._setup, self._spec.block
         return LoadJob(
             command=setup.client_command,
             help=setup.dialect.client,
@@ -174,19 +163,19 @@ class Attempt:
             model=setup.model,
             served_name=setup.served_name,
             tokenizer=setup.tokenizer,
-            number=0,
-            plan=setup.plan.rounds[0],
-            file=setup.write_round(0),
+            number=number,
+            plan=setup.plan_for(block).rounds[number],
+            file=setup.write_round(number, block),
             env=child_environment(os.environ, visible_devices="", extra=setup.client_env, api_key=api_key),
             folder=setup.log_folder(self._spec.number),
-            name=f"round-0-{self._journal.attempt}",
+            name=f"round-{number}-{self._journal.attempt}",
             log_path=self.client_log,
             record_path=self._record("client"),
             max_concurrency=setup.max_concurrency,
             ignore_eos=setup.ignore_eos,
             percentiles=setup.percentiles,
             request_timeout_s=setup.request_timeout_s,
-            min_success_share=setup.min_success_share,
+            min_success_share=share_needed,
             flags=setup.client_flags,
         )
 
@@ -221,6 +210,7 @@ class Attempt:
         problem = None
         if left:
             problem = f"processes {', '.join(map(str, left))} survived SIGKILL"
+            self._outcome.dirty_devices = self._device_names()  # they hold them, whatever the driver says
         elif not _free_soon(launch.host, launch.port):
             problem = f"port {launch.port} is still taken after the server ended"
         if problem is not None:
@@ -268,49 +258,16 @@ class Attempt:
         if isinstance(error, ServerDied) or (isinstance(error, LoadFailed) and error.reason == "client_exit"):
             exit_code = error.exit_code  # otherwise the server's, if it ended by itself
         return Evidence(
-            phase=phase or self._phase_of(error),
+            phase=phase or phase_of(error),
             exit_code=exit_code,
             log=log if log.exists() else None,
             error=str(error),
-            reason=_reason(error),
+            reason=reason_of(error),
             memory_before_gib=self._memory_before_gib,
             memory_total_gib=max((d.memory_total_gib or 0.0 for d in self._devices), default=None),
-            disk_free_gib=_free_gib(self._setup.folder),
-            shm_free_gib=_free_gib(Path("/dev/shm")),
+            disk_free_gib=free_gib(self._setup.folder),
+            shm_free_gib=free_gib(Path("/dev/shm")),
         )
-
-    def _phase_of(self, error: Exception) -> str:
-        if isinstance(error, ServerDied):
-            return "load" if error.ready else "startup"
-        if isinstance(error, ServerNotReady):
-            return "startup"
-        if isinstance(error, (HostNotReady, HostError)):
-            return "host"
-        if isinstance(error, TeardownFailed):
-            return "teardown"
-        return "load" if isinstance(error, LoadFailed) else "host"
-
-
-class _DeviceBusy(HostNotReady):
-    """The gate before a launch stayed shut."""
-
-
-def _reason(error: Exception) -> str | None:
-    """The stable word of `diagnosis` for our own errors."""
-    if isinstance(error, LoadFailed):
-        return error.reason
-    if isinstance(error, OSError):
-        return "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    if isinstance(error, WriteFailed):
-        return "disk_full" if isinstance(error, DiskFull) else None
-    words: dict[type[Exception], str] = {
-        ServerDied: "server_died",
-        ServerNotReady: "timeout_ready",
-        TeardownFailed: "left_behind",
-        _DeviceBusy: "memory_busy",
-        HostNotReady: "port_busy",  # what is left of these: no free port, or one taken in the last moment
-    }
-    return words.get(type(error))
 
 
 def _free_soon(host: str, port: int, within_s: float = 5.0) -> bool:
@@ -320,11 +277,3 @@ def _free_soon(host: str, port: int, within_s: float = 5.0) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def _free_gib(path: Path) -> float | None:
-    try:
-        status = os.statvfs(path)
-    except OSError:
-        return None
-    return status.f_bavail * status.f_frsize / 2**30

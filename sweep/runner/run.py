@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from sweep.diagnosis import Diagnosis, Policy
 from sweep.gpu import DeviceMemory, Findings, Gpus, judge
 from sweep.journal import Journal
 from sweep.metric_table import parse_metric
-from sweep.metrics import enough_samples, summarize, summarize_engine
+from sweep.metrics import summarize, summarize_engine, thin_percentiles
+from sweep.records import RequestRecord
 from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
+from sweep.runner.reports import Hooks, RoundProgress, RoundReport
+from sweep.runner.rounds import unexpected_hits, with_telemetry
 from sweep.runner.setup import TrialSetup
 from sweep.runner.telemetry import load_readings, telemetry_rows
 from sweep.server import new_api_key
 from sweep.store import TelemetryRow
-from sweep.trial import Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
+from sweep.trial import Failure, Phase, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ def run_trial(
     resting: tuple[DeviceMemory, ...] = (),
     usual: Mapping[str, float] | None = None,
     first_attempt: int = 1,
+    after_round: Callable[[RoundReport], str | None] | None = None,
+    during_round: Callable[[RoundProgress], str | None] | None = None,
 ) -> TrialOutcome:
     """Run a trial to its end. `resting` is the devices' memory before the study, `usual` how much they throttled in
     its baseline (see `runner.telemetry.usual_of`).
@@ -46,6 +51,10 @@ def run_trial(
     Passing faults are tried again at the same flags, `setup.max_retries` times; everything else is decided by the first
     attempt. Attempts that were killed before count on and stay in the events, but use up no retry; `first_attempt` is
     for those of them that left no trace.
+
+    `after_round` is asked after each round but the last, `during_round` about once a second while the requests of a
+    round are sent and answered: a text that one of them returns is why this trial is hopeless, and ends it as CENSORED
+    with the rounds it finished.
     """
     began_wall_s, began_s = time.time(), time.monotonic()
     api_key = new_api_key()
@@ -61,7 +70,7 @@ def run_trial(
     attempt = first_attempt
     while True:
         journal.begin_attempt(attempt)
-        one = Attempt(spec, setup, journal, gpus, resting, api_key)
+        one = Attempt(spec, setup, journal, gpus, resting, api_key, Hooks(after_round, during_round))
         outcome = one.run()
         for log in (one.server_log, one.client_log):
             redactor.file(log)  # servers print their arguments, and some their environment
@@ -71,7 +80,8 @@ def run_trial(
         findings = judge(load_readings(rows, attempt), xids, usual=usual)
         for remark in findings.remarks:
             journal.note("device", remark)
-        if outcome.load is not None and findings.disturbances and not disturbed_before:
+        findings = _with_rounds(findings, outcome, rows, usual)
+        if outcome.load is not None and findings.disturbances and not (disturbed_before or outcome.dirty_devices):
             disturbed_before = True
             journal.note("disturbed", "; ".join(findings.disturbances))
         elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
@@ -81,8 +91,22 @@ def run_trial(
             time.sleep(setup.retry_wait_s)
         attempt += 1
     result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
-    summary = asdict(summarize_engine(outcome.engine))
+    summary = asdict(summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD]))
     return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
+
+
+def _with_rounds(
+    findings: Findings, outcome: AttemptOutcome, rows: Sequence[TelemetryRow], usual: Mapping[str, float] | None
+) -> Findings:
+    """The findings with those on each round, which get what devices and host said while they ran."""
+    load = outcome.load
+    if load is None:
+        return findings
+    late = [f"round {one.round + 1}: {reason}" for one in load.rounds for reason in one.disturbed]
+    looked = [with_telemetry(one, rows, usual) for one in load.rounds]
+    outcome.load = replace(load, rounds=tuple(one for one, _ in looked))
+    remarks = [*(remark for _, remark in looked if remark is not None), *unexpected_hits(load.rounds)]
+    return Findings((*findings.disturbances, *late), (*findings.remarks, *remarks))
 
 
 def _again(failure: Diagnosis | None, tries: int, max_retries: int) -> bool:
@@ -101,19 +125,20 @@ def _result(
 ) -> TrialResult:
     metrics: dict[str, float | None] | None = None
     score: Score | None = None
+    round_scores: tuple[float | None, ...] = ()
     load = outcome.load
     if load is not None:
-        metrics = summarize(
-            load.requests,
-            load.duration_s,
-            percentiles=setup.percentiles,
-            slo=setup.objective.slo,
-            extra_names=setup.objective.metrics_needed(),
+        metrics = _summary(setup, load.pooled, load.duration_s)
+        baseline = _baseline(spec, metrics)
+        score = setup.objective.score(metrics, baseline)
+        round_scores = tuple(
+            setup.objective.score(_summary(setup, requests, one.duration_s), baseline).value
+            for requests, one in zip(load.requests, load.rounds, strict=True)
         )
-        score = setup.objective.score(metrics, _baseline(spec, metrics))
-        outcome.remarks += _thin_percentiles(setup, sum(r.error is None for r in load.requests))
+        outcome.remarks += _thin_percentiles(setup, sum(one.completed for one in load.rounds))
     failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code, journal.redact)
-    status = TrialStatus.COMPLETE
+    stopped = None if load is None else load.stopped_because
+    status = TrialStatus.COMPLETE if stopped is None else TrialStatus.CENSORED
     if failure is not None:
         infeasible = failure.policy == Policy.INFEASIBLE
         status = TrialStatus.INFEASIBLE if infeasible else TrialStatus.FAILED
@@ -123,7 +148,7 @@ def _result(
         metrics=metrics,
         score=score,
         failure=failure,
-        requests=load.requests if load is not None else (),
+        requests=load.pooled if load is not None else (),
         engine=outcome.engine,
         engine_config=outcome.engine_config,
         events=tuple(journal.events),
@@ -135,6 +160,20 @@ def _result(
         total_s=total_s,
         remarks=(*outcome.remarks, *findings.remarks),
         disturbances=findings.disturbances,
+        rounds=load.rounds if load is not None else (),
+        round_scores=round_scores,
+        stopped_because=None if stopped is None else journal.redact(stopped),
+    )
+
+
+def _summary(setup: TrialSetup, requests: Sequence[RequestRecord], duration_s: float) -> dict[str, float | None]:
+    objective = setup.objective
+    return summarize(
+        requests,
+        duration_s,
+        percentiles=setup.percentiles,
+        slo=objective.slo,
+        extra_names=objective.metrics_needed(),
     )
 
 
@@ -149,7 +188,7 @@ def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:
         for name in setup.objective.metrics_needed()
         if (metric := parse_metric(name)).percentile is not None
     }
-    thin = [f"p{p:g}" for p in sorted(percentiles) if not enough_samples(p, completed)]
+    thin = thin_percentiles((p for p in percentiles if p is not None), completed)
     return [f"{', '.join(thin)} rests on few of {completed} completed requests"] if thin else []
 
 

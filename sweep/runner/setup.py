@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import ipaddress
 import os
 import shlex
 from collections.abc import Mapping
@@ -17,7 +18,11 @@ from sweep.workload import ClientFeatures, ClientFile, LoadPlan, write_round
 
 @dataclass(frozen=True, slots=True)
 class TrialSetup:
-    """Everything but the searched flags. `folder` is the study's folder."""
+    """Everything but the searched flags. `folder` is the study's folder.
+
+    `plan` is the load of the search; `confirmation` holds one load a block, of prompts that the search never sends, and
+    is empty where none are held out.
+    """
 
     folder: Path
     server_command: tuple[str, ...]
@@ -46,23 +51,46 @@ class TrialSetup:
     uses_gpus: bool
     max_retries: int
     retry_wait_s: float
+    confirmation: tuple[LoadPlan, ...] = ()
+    max_lag_ms: float = 250.0
 
     def log_folder(self, number: int) -> Path:
         """Where logs and the journal of a trial lie."""
         return self.folder / "logs" / f"{number:04d}"
 
-    def write_round(self, number: int) -> ClientFile:
-        """Round `number` as a file of the load client; the same bytes each time.
+    def plan_for(self, block: int | None) -> LoadPlan:
+        """The load of the search, or that of a block; after the last block the first one's comes again.
+
+        Raises ValueError for a block where no prompts are held out.
+        """
+        if block is None:
+            return self.plan
+        if not self.confirmation:
+            raise ValueError("no prompts are held out to confirm anything with")
+        return self.confirmation[block % len(self.confirmation)]
+
+    def launch_env(self) -> dict[str, str]:
+        """The server's environment: the study's, and the switch of vLLM's development endpoints.
+
+        One of them empties the prefix cache between rounds. They are open to everybody who reaches the port, so they
+        stay shut where that is not this machine alone, or the study says so.
+        """
+        ours = {"VLLM_SERVER_DEV_MODE": "1"} if _loopback(self.host) else {}
+        return {**ours, **self.server_env}
+
+    def write_round(self, number: int, block: int | None = None) -> ClientFile:
+        """Round `number` of a load as a file of the load client; the same bytes each time.
 
         Raises OSError or HostNotReady where it cannot be written.
         """
+        name = f"round-{number}" if block is None else f"block-{block}-round-{number}"
         help_ = self.dialect.client
         client = ClientFeatures.from_help(None if help_ is None else tuple(help_.options), self.dialect.version)
         folder = self.folder / "load"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # trials that run side by side write the same file
-            return write_round(self.plan.rounds[number], folder, name=f"round-{number}", client=client)
+            return write_round(self.plan_for(block).rounds[number], folder, name=name, client=client)
 
     def server_flags(self, flags: Flags) -> dict[str, FlagValue]:
         """Fixed and searched flags in the order of the study file, those left to vLLM taken out."""
@@ -95,3 +123,10 @@ class TrialSetup:
     def visible_devices(self) -> str | None:
         """CUDA_VISIBLE_DEVICES for the server: what Ray assigned to this worker, none when the study asks for none."""
         return os.environ.get("CUDA_VISIBLE_DEVICES") if self.uses_gpus else ""
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

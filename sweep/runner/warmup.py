@@ -1,4 +1,4 @@
-"""Warm-up: prompts that are never measured, sent as many at a time as the server takes them."""
+"""Warm-up: prompts that are never measured, sent as many at a time as the load will be."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from sweep.errors import LoadFailed, ServerDied
 from sweep.server import VllmServer
 from sweep.workload import Prompt
 
-_AT_ONCE = 16
+# A thread each. More than this at once is what few servers are given by default (max-num-seqs is 256 on most cards).
+_MOST_AT_ONCE = 256
 
 
-def warm_up(server: VllmServer, prompts: Sequence[Prompt], timeout_s: float) -> None:
-    """Send every prompt once. Raises ServerDied when the server ends, LoadFailed when no prompt was answered."""
+def warm_up(
+    server: VllmServer, prompts: Sequence[Prompt], timeout_s: float, *, max_concurrency: int | None = None
+) -> None:
+    """Send every prompt once, as many at a time as the load may have in flight (`max_concurrency`; None: all of them),
+    256 at most. Raises ServerDied when the server ends, LoadFailed when no prompt was answered.
+    """
     if not prompts:
         return
-    with ThreadPoolExecutor(min(_AT_ONCE, len(prompts)), thread_name_prefix="warm-up") as pool:
+    at_once = min(_MOST_AT_ONCE, len(prompts), max_concurrency or len(prompts))
+    with ThreadPoolExecutor(at_once, thread_name_prefix="warm-up") as pool:
         sent = [pool.submit(server.complete, p.text, max(1, p.output_tokens), timeout_s) for p in prompts]
         answered = 0
         for future in as_completed(sent):

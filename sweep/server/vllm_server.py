@@ -18,6 +18,7 @@ from sweep.server.ports import port_free
 
 _EAGER_S, _EAGER_POLL_S, _POLL_S = 20.0, 0.1, 0.5
 _LOOK_S = 5.0  # /health and its like answer in milliseconds, unless the event loop is stuck
+_RESET_S = 5.0  # after a load the last blocks are free within a scheduler step
 _FIRST_COMPLETION_S = 300.0  # the first one may compile kernels
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}
 
@@ -53,7 +54,10 @@ class VllmServer:
         self.base_url = f"http://[{host}]:{launch.port}" if ":" in host else f"http://{host}:{launch.port}"
         # trust_env=False: a proxy of the environment must not stand between us and the loopback device.
         self._client = httpx.Client(
-            base_url=self.base_url, trust_env=False, timeout=httpx.Timeout(_LOOK_S, connect=2.0)
+            base_url=self.base_url,
+            trust_env=False,
+            timeout=httpx.Timeout(_LOOK_S, connect=2.0),
+            limits=httpx.Limits(max_connections=None),  # the default of 100 would make a warm-up wait for itself
         )
         self._auth = {"Authorization": f"Bearer {launch.api_key}"}
 
@@ -106,6 +110,26 @@ class VllmServer:
     def metrics_text(self) -> str | None:
         """The text of `/metrics`, or None when it cannot be had."""
         return self._text("/metrics")
+
+    def reset_prefix_cache(self, timeout_s: float = _RESET_S) -> str | None:
+        """Empty the engine's prefix cache; None when that is done, otherwise why not.
+
+        A development endpoint: it is there where VLLM_SERVER_DEV_MODE is 1. Newer versions answer `success: false`
+        while blocks are still held, older ones nothing at all; it is tried again for `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                answer = self._ask("POST", "/reset_prefix_cache", headers=self._auth)
+                if answer.status_code != 200:
+                    return f"/reset_prefix_cache answers {answer.status_code}"
+                if not _refused(answer):
+                    return None
+            except httpx.HTTPError as error:
+                return f"/reset_prefix_cache fails: {type(error).__name__}: {error}"
+            if time.monotonic() > deadline:
+                return f"/reset_prefix_cache was refused for {timeout_s:g} s: blocks are still held"
+            self.process.wait(_EAGER_POLL_S)
 
     def exit_code(self) -> int | None:
         """The server's exit code (negative: signal), None while it runs."""
@@ -213,6 +237,15 @@ def _names(answer: httpx.Response) -> list[str]:
     body = answer.json()
     rows = body.get("data") if isinstance(body, dict) else None
     return [str(row.get("id")) for row in rows or () if isinstance(row, dict)]
+
+
+def _refused(answer: httpx.Response) -> bool:
+    """Whether a reset says of itself that it was not done."""
+    try:
+        body = answer.json()
+    except ValueError:
+        return False
+    return isinstance(body, dict) and body.get("success") is False
 
 
 def _tokens(answer: httpx.Response) -> int:
