@@ -168,7 +168,19 @@ def room_for(gpus: int, cpus: float, asked: int | None) -> int:
     import ray
 
     have = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    have_gpus, have_cpus = have.get("GPU", 0.0), have.get("CPU", 0.0)
+    return _room(gpus, cpus, asked, have.get("GPU", 0.0), have.get("CPU", 0.0))
+
+
+def room_here(gpus: int, cpus: float, asked: int | None) -> int:
+    """What `room_for` would say of a Ray started here, without starting one: by Ray's own count of this machine."""
+    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+    from ray._private.utils import get_num_cpus
+
+    _, have_gpus = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
+    return _room(gpus, cpus, asked, float(have_gpus), float(get_num_cpus()))
+
+
+def _room(gpus: int, cpus: float, asked: int | None, have_gpus: float, have_cpus: float) -> int:
     if gpus > have_gpus or cpus > have_cpus:
         raise HostError(
             f"a trial needs {gpus} GPUs and {cpus:g} CPUs, but the cluster has {have_gpus:g} and {have_cpus:g}; "

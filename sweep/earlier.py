@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from sweep.errors import UserError
+from sweep.errors import ConfigError
 from sweep.plan import NEEDS_A_PERSON
 from sweep.prepare import Prepared
-from sweep.store import read_trials, set_aside_trial
+from sweep.store import StoredTrial, read_trials, set_aside_trial
+from sweep.store.read import DamagedFile
+from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
 
 
@@ -47,31 +49,65 @@ def check_record(prepared: Prepared) -> Iterator[str]:
 
     Whoever types the command once more has mended what needed a person: a baseline that failed and trials that stopped
     the study are set aside and measured again. Scores are ratios to trial 0, so one that was measured must be that of
-    today's flags. Yields a line for each trial that is set aside. Raises UserError.
+    today's flags. Yields a line for each trial that is set aside. Raises ConfigError.
     """
-    folder, config = prepared.setup.folder, prepared.config
-    stored = {one.number: one for one in read_trials(folder)}
-    for number, one in list(stored.items()):
-        if one.failure is not None and (number == 0 or one.failure.policy in NEEDS_A_PERSON):
-            set_aside_trial(folder, number, "")
-            del stored[number]
-            yield f"trial {number} failed ({one.failure.failure_class}); set aside to be measured again"
-    baseline = stored.get(0)
-    today = config.baseline_flags()
-    for one in reversed(stored.values()):
+    folder = prepared.setup.folder
+    stored = read_trials(folder)
+    again = _measured_again(stored)
+    for number, why in again.items():
+        set_aside_trial(folder, number, "")
+        yield f"trial {number} {why}; set aside to be measured again"
+    _refuse_other_flags(prepared, [one for one in stored if one.number not in again])
+
+
+def look_at_record(prepared: Prepared) -> Iterator[str]:
+    """`check_record` and the folder's `adopt` with nothing touched: the same refusals, and what would be set aside."""
+    folder = prepared.setup.folder
+    StudyFolder.look(folder)
+    try:
+        stored = read_trials(folder)
+    except DamagedFile as error:
+        yield f"what is stored cannot be compared: {error}"
+        return
+    again = _measured_again(stored)
+    for number, why in again.items():
+        yield f"trial {number} {why}; it would be set aside and measured again"
+    kept = [one for one in stored if one.number not in again]
+    _refuse_other_flags(prepared, kept)
+    if kept:
+        yield from StudyFolder.compare(folder, prepared.fingerprint)
+        yield f"going on: {len(kept)} of {prepared.config.study.trials} trials are stored in {folder}"
+
+
+def _measured_again(stored: Sequence[StoredTrial]) -> dict[int, str]:
+    """The trials that do not count when the command is typed again, and why."""
+    again = {}
+    for one in stored:
+        if one.failure is not None and (one.number == 0 or one.failure.policy in NEEDS_A_PERSON):
+            again[one.number] = f"failed ({one.failure.failure_class})"
+    return again
+
+
+def _refuse_other_flags(prepared: Prepared, stored: Sequence[StoredTrial]) -> None:
+    folder = prepared.setup.folder
+    baseline = next((one for one in stored if one.number == 0), None)
+    today = prepared.config.baseline_flags()
+    for one in reversed(stored):
         gone = [n for n, value in one.flags.items() if n not in today and value is not None]
         if gone:
-            raise UserError(
-                f"search_space: {gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
-                "Put it back (with one value, if you like), or take another study name"
+            raise ConfigError(
+                f"{gone[0]} is no longer searched, but trial {one.number} of {folder} sets it. "
+                "Put it back (with one value, if you like), or take another study name",
+                key="search_space",
             )
     known = {} if baseline is None else baseline.flags
     changed = [n for n, value in today.items() if baseline and not same_flag(value, known.get(n))]
     if changed:
         was = ", ".join(f"{n}: was {known.get(n)}, is now {today[n]}" for n in changed)
-        raise UserError(
-            f"baseline: {was}; every score of {folder} is a ratio to the flags of trial 0. "
-            "Put it back, or take another study name"
+        raise ConfigError(
+            f"{was}; every score of {folder} is a ratio to the flags of trial 0. "
+            "Put it back, or take another study name",
+            key="baseline",
         )
 
 

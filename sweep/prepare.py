@@ -7,26 +7,25 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep.config import Boolean, Choice, FloatRange, IntRange, StudyConfig
-from sweep.errors import ConfigError, HostError
+from sweep.checks import bounds, check_baseline, check_computable, check_program, check_study_flags
+from sweep.config import StudyConfig, located
+from sweep.errors import ConfigError, DatasetError, HostError
 from sweep.fingerprint import Fingerprint, installed_version, take_fingerprint
-from sweep.flags import Dialect, FlagValue, check_flags, discover
+from sweep.flags import Dialect, FlagValue, discover
 from sweep.gpu import Gpus
-from sweep.loadgen import check_load_flags
 from sweep.metric_table import LATENCIES, RATES, parse_metric
 from sweep.metrics import samples_needed
 from sweep.objective import Objective
+from sweep.places import find_file, find_model, find_tokenizer
 from sweep.redact import Redactor
 from sweep.runner import TrialSetup
 from sweep.search_space import SearchSpace
 from sweep.store import Schema, flag_type
-from sweep.trial import Flag
 from sweep.vllm_cpu import Installed, installed
 from sweep.workload import (
     DEMO_FILE,
@@ -37,6 +36,7 @@ from sweep.workload import (
     check_custom,
     check_sharegpt,
     plan_load,
+    refuse_output_length,
     select,
     token_counter,
     window_warning,
@@ -61,25 +61,30 @@ class Prepared:
 def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool = False) -> Prepared:
     """Check everything and put it together. `folder` is the study's; nothing is written there.
 
-    Raises UserError (ConfigError, DatasetError, FlagError, HostError) for the first thing wrong.
+    Raises UserError for the first thing wrong: ConfigError with file, line and key, DatasetError, HostError.
     """
+    with located(study_path):
+        return _prepare(config, study_path, folder, gpus, salvage=salvage)
+
+
+def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool) -> Prepared:
     notices: list[str] = []
-    space = _space(config, study_path)
-    _check_baseline(config, space, study_path)
+    space = SearchSpace.from_config(config.search_space, config.serve.flags)
+    check_baseline(config, space)
     objective = _objective(config)
     notices.append(f"objective: {objective.describe()}")
     found = installed()
     server_command = config.serve.command or _default(found, "server_command")
     client_command = config.load.command or _default(found, "client_command")
-    _check_computable(config, objective, study_path)
-    _check_program(server_command, config.serve.env, "serve.command", study_path)
-    _check_program(client_command, config.load.env, "load.command", study_path)
+    check_computable(config, objective)
+    check_program(server_command, config.serve.env, "serve.command")
+    check_program(client_command, config.load.env, "load.command")
     dialect = _dialect(config, server_command, client_command, found)
     if dialect.notice:
         notices.append(dialect.notice)
-    _check_flags(config, dialect)
-    model = _model(config.model.path, study_path)
-    tokenizer = _model(config.model.tokenizer or config.model.path, study_path)
+    check_study_flags(config, dialect)
+    model = find_model(config.model.path, study_path, "model.path")
+    tokenizer = find_tokenizer(config.model.tokenizer or config.model.path, study_path, _tokenizer_key(config))
     conversations = _conversations(config, study_path, salvage=salvage)
     selection = _select(config, conversations, tokenizer)
     notices += [conversations.describe(), selection.describe()]
@@ -106,23 +111,6 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     return Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices))
 
 
-def _check_computable(config: StudyConfig, objective: Objective, study_path: Path) -> None:
-    """A reply of one token has no second one to wait for."""
-    undefined = [n for n in objective.metrics_needed() if parse_metric(n).stem in ("tpot", "itl")]
-    if config.load.output_tokens == 1 and undefined:
-        raise ConfigError(
-            f"replies of 1 token have no {undefined[0]}; raise it, or choose other metrics under objective",
-            path=study_path,
-            key="load.output_tokens",
-        )
-
-
-def _check_program(command: tuple[str, ...], env: Mapping[str, str], key: str, study_path: Path) -> None:
-    """The first word must be a program that can be run; what follows is its own business."""
-    if shutil.which(command[0], path=env.get("PATH") or os.environ.get("PATH")) is None:
-        raise ConfigError(f"{command[0]!r} is no program on this machine", path=study_path, key=key)
-
-
 def _objective(config: StudyConfig) -> Objective:
     asked = config.objective
     return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front)
@@ -130,7 +118,9 @@ def _objective(config: StudyConfig) -> Objective:
 
 def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, plan: LoadPlan) -> TrialSetup:
     """What the study file says by itself; commands, model and tokenizer are looked up by the caller."""
-    template = None if config.model.chat_template is None else _file(config.model.chat_template, study_path)
+    template = config.model.chat_template
+    if template is not None:
+        template = str(find_file(template, study_path, "model.chat_template"))
     return TrialSetup(
         folder=folder.absolute(),
         server_command=(),
@@ -139,7 +129,7 @@ def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Ob
         model=config.model.path,
         served_name=config.served_name,
         tokenizer="",
-        chat_template=None if template is None else str(template),
+        chat_template=template,
         content_format=config.model.chat_template_content_format,
         fixed_flags=config.serve.flags,
         server_env=config.serve.env,
@@ -172,63 +162,18 @@ def _default(found: Installed | None, name: str) -> tuple[str, ...]:
     return command
 
 
-def _space(config: StudyConfig, study_path: Path) -> SearchSpace:
-    try:
-        return SearchSpace.from_config(config.search_space, config.serve.flags)
-    except ConfigError as error:
-        raise ConfigError(error.message, path=study_path, key=error.key) from None
-
-
-def _check_baseline(config: StudyConfig, space: SearchSpace, study_path: Path) -> None:
-    broken = space.violated(config.baseline_flags())
-    if broken is not None:
-        raise ConfigError(f"today's flags break the constraint {broken!r}", path=study_path, key="baseline")
-
-
 def _dialect(config: StudyConfig, server: tuple[str, ...], client: tuple[str, ...], found: Installed | None) -> Dialect:
     ours = found is not None and config.serve.command is None and config.load.command is None
     env = {**os.environ, **config.serve.env}
     return discover(server, client, env=env, version=found.version if ours and found is not None else None)
 
 
-def _check_flags(config: StudyConfig, dialect: Dialect) -> None:
-    check_flags(config.serve.flags, dialect.server, what="serve.flags")
-    check_flags(config.baseline, dialect.server, what="baseline")
-    for name, spec in config.search_space.parameters.items():
-        for value in _bounds(spec):
-            check_flags({name: value}, dialect.server, what="search_space.parameters")
-    check_flags(config.load.flags, dialect.client, what="load.flags")
-    check_load_flags(config.load.flags, what="load.flags")
-
-
-def _bounds(spec: IntRange | FloatRange | Choice | Boolean) -> tuple[Flag, ...]:
-    """The values that stand for a range: all of a choice, both ends of an interval."""
-    if isinstance(spec, Choice):
-        return spec.values
-    return (True, False) if isinstance(spec, Boolean) else (spec.low, spec.high)
-
-
-def _model(name: str, study_path: Path) -> str:
-    """A folder beside the study file or here, or a hub id as it stands."""
-    for base in (study_path.parent, Path()):
-        candidate = base / Path(name).expanduser()
-        if candidate.is_dir():
-            return str(candidate.resolve())
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ConfigError(f"no folder {name!r} beside the study file or here", path=study_path, key="model")
-    return name
-
-
-def _file(name: str, study_path: Path) -> Path:
-    for base in (study_path.parent, Path()):
-        candidate = base / Path(name).expanduser()
-        if candidate.is_file():
-            return candidate.resolve()
-    raise ConfigError(f"no file {name!r} beside the study file or where the command is typed", path=study_path)
+def _tokenizer_key(config: StudyConfig) -> str:
+    return "model.path" if config.model.tokenizer is None else "model.tokenizer"
 
 
 def _conversations(config: StudyConfig, study_path: Path, *, salvage: bool) -> Conversations:
-    path = DEMO_FILE if config.load.path is None else _file(config.load.path, study_path)
+    path = DEMO_FILE if config.load.path is None else find_file(config.load.path, study_path, "load.path")
     if config.load.dataset == "custom":
         return check_custom(path)
     return check_sharegpt(path, salvage=salvage or config.load.salvage)
@@ -242,20 +187,32 @@ def _select(config: StudyConfig, conversations: Conversations, tokenizer: str) -
         max_prompt_tokens=load.longest_prompt_tokens,
         max_model_len=min(_max_model_lens(config), default=None),
     )
+    try:
+        refuse_output_length(rules, conversations.path)
+    except DatasetError as error:  # what the study file asks for, not what the prompt file has
+        raise ConfigError(error.message, key="load.output_tokens") from None
     return select(
         conversations,
         rules,
-        token_counter(tokenizer, trust_remote_code=config.serve.flags.get("trust-remote-code") is True),
+        _token_counter(config, tokenizer),
         needed=load.num_prompts + load.warmup_prompts,
         seed=config.load_seed,
     )
+
+
+def _token_counter(config: StudyConfig, tokenizer: str) -> Callable[[str], int]:
+    try:
+        return token_counter(tokenizer, trust_remote_code=config.serve.flags.get("trust-remote-code") is True)
+    except HostError as error:
+        looked = "" if Path(tokenizer).is_dir() else "; there is no such folder beside the study file or here, either"
+        raise ConfigError(f"{error}{looked}", key=_tokenizer_key(config)) from None
 
 
 def _max_model_lens(config: StudyConfig) -> list[int]:
     """Every one the study may serve with, its ends if it is a range; none where vLLM decides."""
     name = "max-model-len"
     spec = config.search_space.parameters.get(name)
-    values = [config.serve.flags.get(name), config.baseline.get(name), *(_bounds(spec) if spec is not None else ())]
+    values = [config.serve.flags.get(name), config.baseline.get(name), *(bounds(spec) if spec is not None else ())]
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
 
 

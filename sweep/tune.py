@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
 
-from sweep.cluster import ray_cluster, room_for
-from sweep.config import StudyConfig, load, parse_duration_s
+from sweep.cluster import ray_cluster, room_for, room_here
+from sweep.config import MOST_TRIALS, StudyConfig, load, located, parse_duration_s
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
 from sweep.devices import take_out_devices
 from sweep.dry_run import print_dry_run
-from sweep.earlier import check_record
+from sweep.earlier import check_record, look_at_record
 from sweep.errors import ClusterLost, UserError
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
+from sweep.options import PlainCommand
 from sweep.plan import StudyPlan, deadline_clock
 from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
@@ -37,9 +40,12 @@ _PIPE_COLUMNS = 180
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def main(
-    study: Annotated[Path, typer.Argument(help="The study file; see search_spaces/ for examples.", show_default=False)],
+    study: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY", help="The study file; see search_spaces/ for examples.", show_default=False),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, show what would be launched, launch nothing.")
     ] = False,
@@ -53,7 +59,7 @@ def main(
         str | None, typer.Option(help="Start no trial that would end later than this from now: 8h, 90m.")
     ] = None,
     deadline: Annotated[str | None, typer.Option(help="The same as a time of day, today or tomorrow: 07:00.")] = None,
-    trials: Annotated[int | None, typer.Option(min=1, help="Trials in all, instead of the study file's.")] = None,
+    trials: Annotated[str | None, typer.Option(metavar="N", help="Trials in all, instead of the study file's.")] = None,
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Take the whole conversations of a truncated ShareGPT file.")
     ] = False,
@@ -70,7 +76,8 @@ def main(
     try:
         config = load(study)
         if trials is not None:
-            config = config.model_copy(update={"study": config.study.model_copy(update={"trials": trials})})
+            update = {"trials": _trials(trials)}
+            config = config.model_copy(update={"study": config.study.model_copy(update=update)})
         budget_s = _budget_s(config, time_budget, deadline)
         code = _run(config, study, budget_s, dry_run=dry_run, as_json=json_output, address=ray_address, salvage=salvage)
     except UserError as error:
@@ -99,13 +106,13 @@ def _run(
         if dry_run:
             prepared = prepare(config, study, results / config.study.name, gpus, salvage=salvage)
             _say_notices(notices, prepared)
-            print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
-            return 0
+            return _dry_run(prepared, study, address, notices)
         with StudyFolder.open(results, config.study.name) as folder:
             prepared = prepare(config, study, folder.path, gpus, salvage=salvage)
             _say_notices(notices, prepared)
-            for line in _take_over(prepared, folder):
-                notices.print(line)
+            with located(study):
+                for line in _take_over(prepared, folder):
+                    notices.print(line)
             return _night(
                 prepared, folder, gpus, interrupts, budget_s, as_json=as_json, address=address, notices=notices
             )
@@ -114,6 +121,25 @@ def _run(
 def _say_notices(notices: Console, prepared: Prepared) -> None:
     for line in prepared.notices:
         notices.print(line)
+
+
+def _dry_run(prepared: Prepared, study: Path, address: str | None, notices: Console) -> int:
+    """What the real run would refuse is refused; the machine's room last, so that the commands are seen anywhere."""
+    with located(study):
+        for line in look_at_record(prepared):
+            notices.print(line)
+    print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
+    resources = prepared.config.resources
+    wanted = (prepared.config.most_gpus(), resources.cpus, resources.concurrent_trials)
+    if address is None:
+        room_here(*wanted)
+        return 0
+    with (
+        TemporaryDirectory() as folder,
+        ray_cluster(address, messages=Path(folder) / "ray.log", when_stuck=_refuse_lost),
+    ):
+        room_for(*wanted)
+    return 0
 
 
 def _take_over(prepared: Prepared, folder: StudyFolder) -> Iterator[str]:
@@ -222,6 +248,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             best_yaml=None if outcome.best_yaml is None else str(outcome.best_yaml),
             stop_reason=outcome.stop_reason,
             folder=str(prepared.setup.folder),
+            reads_yaml=_reads_yaml(prepared),
         )
     failed = outcome.failed or outcome.recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE)
     return _FAILED if failed else 0
@@ -233,6 +260,14 @@ def _wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
     while any(folder.processes.glob("*.json")) and time.monotonic() < until:
         time.sleep(0.1)
     end_leftovers(folder.processes, even_owned=True)
+
+
+def _reads_yaml(prepared: Prepared) -> str | None:
+    """What reads `best.yaml`; of a command of the user's own nobody knows what it does with `--config`."""
+    if prepared.config.serve.command is not None:
+        return None
+    env = [f"{name}={shlex.quote(value)}" for name, value in prepared.config.serve.env.items()]
+    return prepared.redactor.text(" ".join([*env, "vllm serve"]))
 
 
 def _budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None) -> float | None:
@@ -248,6 +283,12 @@ def _budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None
     return min(limits, default=None)
 
 
+def _trials(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TRIALS):
+        raise UserError(f"--trials: must be a whole number from 1 to {MOST_TRIALS:,}, not {text}")
+    return int(text)
+
+
 def _seconds_until(clock: str, now: datetime) -> float:
     try:
         moment = datetime.strptime(clock, "%H:%M")
@@ -257,6 +298,10 @@ def _seconds_until(clock: str, now: datetime) -> float:
     if then <= now:
         then += timedelta(days=1)
     return (then - now).total_seconds()
+
+
+def _refuse_lost(lost: ClusterLost) -> None:
+    _to_stderr(str(lost))
 
 
 def _to_stderr(line: str) -> None:

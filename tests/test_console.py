@@ -84,6 +84,15 @@ class TestFinal:
         assert "As a file: vllm serve --config results/night/best.yaml" in lines
         assert any("20.0% better than the baseline" in line for line in lines)
 
+    def test_the_file_comes_with_a_command_only_where_one_is_known_to_read_it(self) -> None:
+        trials = [stored(0), stored(1, 0.8)]
+        lines = final(trials, reads_yaml=None, best_yaml="my results/best.yaml")
+        assert "Its flags as a file: 'my results/best.yaml'" in lines
+        assert "--config" not in "\n".join(lines)
+        assert "As a file: A=1 vllm serve --config results/night/best.yaml" in final(
+            trials, reads_yaml="A=1 vllm serve"
+        )
+
     def test_keep_your_flags(self) -> None:
         lines = final([stored(0), stored(1, 1.4)])
         assert any("Keep your flags" in line for line in lines)

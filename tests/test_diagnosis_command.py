@@ -43,11 +43,46 @@ def test_standard_input_in_a_process_of_its_own() -> None:
     assert run.stderr == b""
 
 
-def test_no_cause_is_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    empty = tmp_path / "empty.log"
-    empty.touch()
-    assert main([str(empty)]) == 0
-    assert capsys.readouterr().out.startswith("unknown")
+HEALTHY = """\
+INFO 11-30 01:05:10 [api_server.py:1] vLLM API server version 0.32.0
+INFO:     Application startup complete.
+INFO:     127.0.0.1:55312 - "POST /v1/chat/completions HTTP/1.1" 200 OK
+"""
+
+
+@pytest.mark.parametrize("text", ["", "\n\n", HEALTHY], ids=["empty", "blank", "healthy"])
+@pytest.mark.parametrize("more", [[], ["--exit-code", "0"], ["--phase", "startup"]], ids=["", "code 0", "startup"])
+def test_a_log_without_a_failure_is_said_to_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, more: list[str]
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(text)
+    assert main([str(log), *more]) == 0
+    first, _, third = capsys.readouterr().out.splitlines()
+    assert first == "unknown; no failure was found in this log"
+    assert "No failure was found" in third
+    assert main([str(log), *more, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == ["class", "line", "retryable", "informative_for_search", "advice"]
+    assert (found["class"], found["line"], found["informative_for_search"]) == ("unknown", None, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "more"),
+    [("ERROR 11-30 01:05:19 [x.py:1] something never heard of\n", []), (HEALTHY, ["--exit-code", "3"])],
+    ids=["a line", "an exit code"],
+)
+def test_a_failure_of_no_known_cause_is_not_called_transient(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, more: list[str]
+) -> None:
+    log = tmp_path / "server.log"
+    log.write_text(text)
+    assert main([str(log), *more]) == 0
+    first, _, third = capsys.readouterr().out.splitlines()
+    assert first.startswith("unknown in phase ")
+    assert "transient" not in first
+    assert "no failure" not in first
+    assert "No known cause" in third
 
 
 @pytest.mark.parametrize("words", [["absent.log"], ["."], [], ["-", "--phase", "lunch"], ["-", "--exit-code", "x"]])

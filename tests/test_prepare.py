@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
 from collections.abc import Iterator
@@ -45,6 +46,18 @@ def refusal(folder: Path, kind: type[UserError] = ConfigError, **changes: Any) -
     assert "\n" not in text
     assert not (folder / "results").exists()
     return text
+
+
+def line_of(folder: Path, key: str) -> int:
+    """The line of a key in the study file that `refusal` wrote, counted by its indentation: two blanks a level."""
+    depth = 0
+    wanted = key.split(".", 2 if key.startswith(("serve.flags", "load.flags", "search_space.param")) else 1)
+    for number, line in enumerate((folder / "study.yaml").read_text().splitlines(), start=1):
+        if line.startswith(f"{'  ' * depth}{wanted[depth]}:"):
+            depth += 1
+            if depth == len(wanted):
+                return number
+    raise AssertionError(f"{key} is not in the file")
 
 
 def space(**parameters: Any) -> dict[str, Any]:
@@ -101,16 +114,20 @@ class TestFlags:
     @pytest.mark.parametrize(
         ("changes", "where", "nearest"),
         [
-            ({"serve": {"flags": {"max-modle-len": 4096}}}, "serve.flags", "max-model-len"),
-            ({"search_space": space(max_num_batch_tokens=choice(512))}, "search_space", "max-num-batched-tokens"),
-            ({"load": {"flags": {"temprature": 0}}}, "load.flags", "temperature"),
+            ({"serve": {"flags": {"max_modle_len": 4096}}}, "serve.flags.max_modle_len", "max-model-len"),
+            (
+                {"search_space": space(max_num_batch_tokens=choice(512))},
+                "search_space.parameters.max-num-batch-tokens",
+                "max-num-batched-tokens",
+            ),
+            ({"load": {"flags": {"temprature": 0}}}, "load.flags.temprature", "temperature"),
         ],
     )
     def test_an_unknown_one_is_refused_with_the_nearest(
         self, folder: Path, changes: dict[str, Any], where: str, nearest: str
     ) -> None:
         text = refusal(folder, FlagError, **changes)
-        assert where in text
+        assert text.startswith(f"{folder / 'study.yaml'}:{line_of(folder, where)}: {where}: ")
         assert repr(nearest) in text
 
     @pytest.mark.parametrize(
@@ -125,7 +142,14 @@ class TestFlags:
         assert "is a switch" in refusal(folder, FlagError, search_space=space(enforce_eager=choice(0, 1)))
 
     def test_a_client_flag_that_has_a_place_of_its_own(self, folder: Path) -> None:
-        assert "load.num_prompts" in refusal(folder, FlagError, load={"flags": {"num-prompts": 4}})
+        text = refusal(folder, FlagError, load={"flags": {"num-prompts": 4}})
+        assert f":{line_of(folder, 'load.flags.num-prompts')}: load.flags.num-prompts: " in text
+        assert "use load.num_prompts" in text
+
+    def test_a_value_that_cannot_be_typed(self, folder: Path) -> None:
+        flags = {"compilation-config": {"when": datetime.date(2024, 1, 1)}}
+        text = refusal(folder, FlagError, serve={"flags": flags})
+        assert f":{line_of(folder, 'serve.flags.compilation-config')}: serve.flags.compilation-config: " in text
 
     def test_a_command_that_cannot_tell_is_not_checked_and_said(self, folder: Path) -> None:
         mute = [sys.executable, "-c", "raise SystemExit(3)"]
@@ -135,7 +159,14 @@ class TestFlags:
 
     def test_a_baseline_that_breaks_a_constraint(self, folder: Path) -> None:
         constraints = {**space(), "constraints": ["max-num-seqs >= 16"]}
-        assert "'max-num-seqs >= 16'" in refusal(folder, search_space=constraints)
+        text = refusal(folder, search_space=constraints)
+        assert "'max-num-seqs >= 16'" in text
+        assert f":{line_of(folder, 'baseline')}: baseline: " in text
+
+    def test_a_constraint_on_a_flag_that_is_not_there(self, folder: Path) -> None:
+        text = refusal(folder, search_space={**space(), "constraints": ["max-num-seqs >= 1", "max-num-sqs >= 1"]})
+        assert f":{line_of(folder, 'search_space.constraints') + 2}: search_space.constraints.1: " in text
+        assert "did you mean 'max-num-seqs'?" in text
 
 
 class TestPaths:
@@ -143,15 +174,49 @@ class TestPaths:
         assert prepared(folder, model={"path": "model"}).setup.model == str(folder / "model")
 
     def test_a_missing_folder_is_said_and_a_hub_id_is_not_looked_for(self, folder: Path) -> None:
-        assert "'./absent'" in refusal(folder, model={"path": "./absent"})
+        text = refusal(folder, model={"path": "./absent"})
+        assert f":{line_of(folder, 'model.path')}: model.path: no folder './absent'" in text
         found = prepared(folder, model={"path": "org/model", "tokenizer": str(folder / "model")})
         assert found.setup.model == "org/model"
 
     def test_a_missing_chat_template(self, folder: Path) -> None:
-        assert "absent.jinja" in refusal(folder, model={"chat_template": "absent.jinja"})
+        text = refusal(folder, model={"chat_template": "absent.jinja"})
+        assert f":{line_of(folder, 'model.chat_template')}: model.chat_template: no file 'absent.jinja'" in text
 
     def test_a_missing_prompt_file(self, folder: Path) -> None:
-        assert "absent.json" in refusal(folder, load={"path": "absent.json"})
+        text = refusal(folder, load={"path": "absent.json"})
+        assert f":{line_of(folder, 'load.path')}: load.path: no file 'absent.json'" in text
+        (folder / "prompts").mkdir()
+        assert "load.path: 'prompts' is a folder" in refusal(folder, load={"path": "prompts"})
+
+    def test_a_folder_that_is_no_model(self, folder: Path) -> None:
+        (folder / "models" / "toy").mkdir(parents=True)
+        text = refusal(folder, model={"path": "models"})
+        assert f":{line_of(folder, 'model.path')}: model.path: the folder 'models' has no config.json" in text
+        (folder / "models" / "toy" / "config.json").write_text("{}")
+        assert text != (inside := refusal(folder, model={"path": "models"}))
+        assert inside.endswith("; name models/toy")
+
+    def test_a_model_without_a_tokenizer(self, folder: Path) -> None:
+        (folder / "bare").mkdir()
+        (folder / "bare" / "config.json").write_text("{}")
+        text = refusal(folder, model={"path": "bare"})
+        assert ": model.path: the folder 'bare' holds no tokenizer" in text
+        assert "set model.tokenizer to" in text
+        (folder / "bare" / "tokenizer.json").write_text("{}")
+        text = refusal(folder, model={"path": str(folder / "model"), "tokenizer": "bare"})
+        assert f":{line_of(folder, 'model.tokenizer')}: model.tokenizer: tokenizer " in text
+        assert "cannot be loaded" in text
+
+    def test_a_model_of_one_file(self, folder: Path) -> None:
+        (folder / "m.gguf").write_bytes(b"GGUF")
+        assert "m.gguf' is a file; set model.tokenizer" in refusal(folder, model={"path": "./m.gguf"})
+        found = prepared(folder, model={"path": "./m.gguf", "tokenizer": str(folder / "model")})
+        assert found.setup.model == str(folder / "m.gguf")
+
+    def test_a_command_that_is_no_program(self, folder: Path) -> None:
+        text = refusal(folder, serve={"command": ["vlmm", "serve"]})
+        assert f":{line_of(folder, 'serve.command')}: serve.command: 'vlmm' is no program" in text
 
 
 def sharegpt(rows: int, text: str = "What is the height of tower number") -> str:
@@ -175,9 +240,10 @@ class TestPrompts:
         assert any("29" in notice for notice in found.notices)
 
     def test_an_output_length_that_leaves_nothing(self, folder: Path) -> None:
-        text = refusal(folder, DatasetError, load={"output_tokens": 2045})
+        text = refusal(folder, load={"output_tokens": 2045})
+        assert f":{line_of(folder, 'load.output_tokens')}: load.output_tokens: " in text
         assert "2,048" in text
-        assert "load.output_tokens" in text
+        assert "leaves no conversation" in text
 
     def test_long_prompts_are_handed_over_in_the_clients_custom_format(self, folder: Path) -> None:
         rows = json.loads(sharegpt(20))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sweep.config.lines import located
 from sweep.config.load import load, loads
-from sweep.config.models import Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
+from sweep.config.models import MOST_TRIALS, Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
 from sweep.config.study import LoadSection, ObjectiveSection, StudyConfig
 
 __all__ = [
+    "MOST_TRIALS",
     "Boolean",
     "Choice",
     "FloatRange",

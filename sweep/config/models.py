@@ -21,6 +21,8 @@ Words = tuple[str, ...]
 # Beyond it a float no longer tells whole numbers apart, and no flag goes there.
 _LARGEST = 2**53
 
+MOST_TRIALS = 100_000
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DURATION = re.compile(r"^(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?$")
 
@@ -101,7 +103,7 @@ class StudySection(Section):
 
     name: str = Field(description="Folder of the study under `results`; letters, digits, `.`, `_`, `-`.")
     seed: int = Field(0, ge=0, description="All randomness of the study comes from this number.")
-    trials: int = Field(40, ge=1, le=100_000, description="Trials in all, the baseline included.")
+    trials: int = Field(40, ge=1, le=MOST_TRIALS, description="Trials in all, the baseline included.")
     results: Text = Field("results", description="Folder of all results, from where the command is typed.")
     time_budget: Duration | None = Field(
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."

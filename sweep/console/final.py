@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -97,8 +98,13 @@ def print_final(
     best_yaml: str | None,
     stop_reason: str | None,
     folder: str,
+    reads_yaml: str | None = "vllm serve",
 ) -> None:
-    """Everything at the end, the most important last."""
+    """Everything at the end, the most important last.
+
+    `reads_yaml` are the words of shell that start a server from `best_yaml`, None where nobody can tell: a container,
+    say, sees other folders.
+    """
     if trials:
         console.print(trials_table(trials, recommendation.number))
     for line in _remarks(trials):
@@ -115,7 +121,11 @@ def print_final(
         console.print(Text(recommendation.sentence, style="bold"))
         console.print(Text(command), soft_wrap=True)
         if best_yaml is not None:
-            console.print(Text(f"As a file: vllm serve --config {best_yaml}"), soft_wrap=True)
+            path = shlex.quote(best_yaml)
+            as_file = (
+                f"Its flags as a file: {path}" if reads_yaml is None else f"As a file: {reads_yaml} --config {path}"
+            )
+            console.print(Text(as_file), soft_wrap=True)
     else:
         console.print(Text(recommendation.sentence, style="bold"))
     if stop_reason is not None:

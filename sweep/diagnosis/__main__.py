@@ -1,7 +1,8 @@
 """`python -m sweep.diagnosis LOG`: why a vLLM server or its load client failed, in three lines.
 
 The lines are class and consequence, the line of the log that tells, and advice. A log that names no cause is no error
-of this command: its class is `unknown`. Exit code 2 when the log cannot be read.
+of this command: its class is `unknown`, and where nothing in it speaks of a failure, that is said. Exit code 2 when the
+log cannot be read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
-from sweep.diagnosis import Diagnosis, Evidence, Phase, Policy, diagnose
+from sweep.diagnosis import Diagnosis, Evidence, FailureClass, Phase, Policy, diagnose
 from sweep.errors import UserError
 
 _CONSEQUENCES = {
@@ -23,6 +24,7 @@ _CONSEQUENCES = {
     Policy.HOST: "this machine: needs a person or time",
     Policy.KEEP: "nothing failed",
 }
+_UNKNOWN = "cause not known: one more try may tell"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -88,8 +90,12 @@ def _as_json(found: Diagnosis) -> str:
 
 
 def _as_text(found: Diagnosis) -> str:
+    if found.nothing_found:
+        return f"{found.failure_class}; no failure was found in this log\n(no line of the log tells)\n{found.advice}"
     stop = "not caused by the flags: stops a study " + ("at once" if found.stop_at_once else "when it repeats")
     consequence = _CONSEQUENCES.get(found.policy, stop)
+    if found.failure_class is FailureClass.UNKNOWN and found.retryable:
+        consequence = _UNKNOWN
     line = found.line or "(no line of the log tells)"
     return f"{found.failure_class} in phase {found.phase}; {consequence}\n{line}\n{found.advice}"
 

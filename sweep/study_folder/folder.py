@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -66,13 +67,7 @@ class StudyFolder:
         known, damaged = self._known_fingerprint()
         # A study that was stopped before its first trial, to correct it perhaps, has nothing to be compared with.
         if known is not None and any((self.path / "trials").glob("*.parquet")):
-            found = known.differences(fingerprint)
-            if found.incomparable:
-                raise UserError(
-                    f"{self.path} holds trials that cannot be compared with new ones: {'; '.join(found.incomparable)}. "
-                    "Take another study name, or put it back as it was"
-                )
-            remarks = tuple(f"differs from the start of the study, which is no obstacle: {r}" for r in found.remarks)
+            remarks = _compared(self.path, known, fingerprint)
             fingerprint = known.completed_from(fingerprint)
         elif damaged:
             remarks = (f"{self._fingerprint_path} was damaged and is set aside; taken anew",)
@@ -83,6 +78,27 @@ class StudyFolder:
         except WriteFailed as error:
             raise HostError(str(error)) from error
         return remarks
+
+    @staticmethod
+    def look(path: Path) -> None:
+        """Whether `open` could make and write the folder at `path`, without making it. Raises HostError as it would."""
+        there = next(place for place in (path, *path.absolute().parents) if place.exists())
+        if not there.is_dir():
+            raise _unusable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise _unusable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    @staticmethod
+    def compare(path: Path, fingerprint: Fingerprint) -> tuple[str, ...]:
+        """The remarks of `adopt` on trials that are stored at `path`, and its refusal, with nothing touched.
+
+        Raises UserError where they cannot be compared with new ones. A fingerprint that cannot be read says nothing.
+        """
+        try:
+            known = Fingerprint.from_json((path / "fingerprint.json").read_text())
+        except (OSError, ValueError, TypeError):
+            return ()
+        return _compared(path, known, fingerprint)
 
     @staticmethod
     def holder(path: Path) -> str:
@@ -155,6 +171,16 @@ class StudyFolder:
         except OSError as error:
             raise HostError(f"cannot set aside {path}: {error.strerror}") from error
         return None, True
+
+
+def _compared(path: Path, known: Fingerprint, fingerprint: Fingerprint) -> tuple[str, ...]:
+    found = known.differences(fingerprint)
+    if found.incomparable:
+        raise UserError(
+            f"{path} holds trials that cannot be compared with new ones: {'; '.join(found.incomparable)}. "
+            "Take another study name, or put it back as it was"
+        )
+    return tuple(f"differs from the start of the study, which is no obstacle: {r}" for r in found.remarks)
 
 
 def _unusable(path: Path, error: OSError) -> HostError:

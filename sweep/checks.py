@@ -1,0 +1,67 @@
+"""What of a study can be found wrong before anything is launched: its flags, commands, baseline, objective.
+
+Every error is a ConfigError with the key it is about; who reads the study file adds the line.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+
+from sweep.config import Boolean, Choice, FloatRange, IntRange, StudyConfig
+from sweep.errors import ConfigError, FlagError
+from sweep.flags import Dialect, check_flags, render
+from sweep.loadgen import check_load_flags
+from sweep.metric_table import parse_metric
+from sweep.objective import Objective
+from sweep.search_space import SearchSpace
+from sweep.trial import Flag
+
+
+def check_computable(config: StudyConfig, objective: Objective) -> None:
+    """A reply of one token has no second one to wait for."""
+    undefined = [n for n in objective.metrics_needed() if parse_metric(n).stem in ("tpot", "itl")]
+    if config.load.output_tokens == 1 and undefined:
+        raise ConfigError(
+            f"replies of 1 token have no {undefined[0]}; raise it, or choose other metrics under objective",
+            key="load.output_tokens",
+        )
+
+
+def check_program(command: tuple[str, ...], env: Mapping[str, str], key: str) -> None:
+    """The first word must be a program that can be run; what follows is its own business."""
+    if shutil.which(command[0], path=env.get("PATH") or os.environ.get("PATH")) is None:
+        raise ConfigError(f"{command[0]!r} is no program on this machine", key=key)
+
+
+def check_baseline(config: StudyConfig, space: SearchSpace) -> None:
+    broken = space.violated(config.baseline_flags())
+    if broken is not None:
+        raise ConfigError(f"today's flags break the constraint {broken!r}", key="baseline")
+
+
+def check_study_flags(config: StudyConfig, dialect: Dialect) -> None:
+    check_flags(config.serve.flags, dialect.server, what="serve.flags")
+    check_flags(config.baseline, dialect.server, what="baseline")
+    for name, spec in config.search_space.parameters.items():
+        for value in bounds(spec):
+            check_flags({name: value}, dialect.server, what="search_space.parameters")
+    check_flags(config.load.flags, dialect.client, what="load.flags")
+    check_load_flags(config.load.flags, what="load.flags")
+    for what, flags, help_ in (
+        ("serve.flags", config.serve.flags, dialect.server),
+        ("load.flags", config.load.flags, dialect.client),
+    ):
+        for name, given in flags.items():
+            try:
+                render({name: given}, help_)
+            except FlagError as error:
+                raise FlagError(error.message, key=f"{what}.{name}") from None
+
+
+def bounds(spec: IntRange | FloatRange | Choice | Boolean) -> tuple[Flag, ...]:
+    """The values that stand for a range: all of a choice, both ends of an interval."""
+    if isinstance(spec, Choice):
+        return spec.values
+    return (True, False) if isinstance(spec, Boolean) else (spec.low, spec.high)
