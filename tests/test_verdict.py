@@ -18,6 +18,7 @@ from sweep.verdict import (
     Verdict,
     Why,
     enough,
+    finalists,
     gain,
     judge,
 )
@@ -221,3 +222,12 @@ def test_the_stop_rule_ends_where_no_candidate_can_be_measured() -> None:
 def test_a_gain_reads_as_better_or_worse() -> None:
     assert gain(Interval(0.88, 0.84, 0.92), 0.95) == "12.0 % better (95 % interval 8.0 to 16.0)"
     assert gain(Interval(1.03, 1.0, 1.06), 0.95) == "3.0 % worse (95 % interval -6.0 to 0.0)"
+
+
+def test_finalists_are_the_best_of_those_measured_twice_then_of_the_others() -> None:
+    once = {1: [0.9], 2: [0.8], 3: [1.1], 4: [0.95]}
+    assert finalists(once, 2) == (2, 1)
+    twice = {**once, 1: [0.9, 0.9], 2: [0.8, 1.2]}
+    assert finalists(twice) == (1, 2, 4)
+    assert finalists({1: [], 2: [1.0]}) == (2,)
+    assert finalists({}) == ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweep.verdict.finalists import finalists
 from sweep.verdict.judge import judge
 from sweep.verdict.launches import Launch, LaunchFigures, RoundData, figures_of, from_requests
 from sweep.verdict.percentiles import percentile_interval, prompts_needed
@@ -27,6 +28,7 @@ __all__ = [
     "Why",
     "enough",
     "figures_of",
+    "finalists",
     "from_requests",
     "gain",
     "judge",
