@@ -18,8 +18,8 @@ from sweep.errors import ConfigError, DatasetError, HostError
 from sweep.fingerprint import Fingerprint, installed_version, take_fingerprint
 from sweep.flags import Dialect, FlagValue, discover
 from sweep.gpu import Gpus
-from sweep.metric_table import LATENCIES, RATES, parse_metric
-from sweep.metrics import samples_needed
+from sweep.loads import Loads, load_notices, make_loads
+from sweep.metric_table import LATENCIES, RATES
 from sweep.objective import Objective
 from sweep.places import find_file, find_model, find_tokenizer
 from sweep.redact import Redactor
@@ -30,16 +30,11 @@ from sweep.vllm_cpu import Installed, installed
 from sweep.workload import (
     DEMO_FILE,
     Conversations,
-    LoadPlan,
-    Selection,
     SelectionRules,
     check_custom,
     check_sharegpt,
-    plan_load,
     refuse_output_length,
-    select,
     token_counter,
-    window_warning,
 )
 
 _STATS = ("mean", "median", "std")
@@ -86,19 +81,11 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     model = find_model(config.model.path, study_path, "model.path")
     tokenizer = find_tokenizer(config.model.tokenizer or config.model.path, study_path, _tokenizer_key(config))
     conversations = _conversations(config, study_path, salvage=salvage)
-    selection = _select(config, conversations, tokenizer)
-    notices += [conversations.describe(), selection.describe()]
-    plan = plan_load(
-        selection,
-        warmup_prompts=config.load.warmup_prompts,
-        num_prompts=config.load.num_prompts,
-        request_rate=config.load.request_rate,
-        burstiness=config.load.burstiness,
-        seed=config.load_seed,
-    )
-    notices += _load_notices(config, plan, objective)
+    loads = _loads(config, conversations, tokenizer)
+    notices += [conversations.describe(), *(selection.describe() for selection in loads.selections)]
+    notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
     setup = dataclasses.replace(
-        _settings(config, study_path, folder, objective, plan),
+        _settings(config, study_path, folder, objective, loads),
         server_command=server_command,
         client_command=client_command,
         dialect=dialect,
@@ -116,7 +103,7 @@ def _objective(config: StudyConfig) -> Objective:
     return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front)
 
 
-def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, plan: LoadPlan) -> TrialSetup:
+def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, loads: Loads) -> TrialSetup:
     """What the study file says by itself; commands, model and tokenizer are looked up by the caller."""
     template = config.model.chat_template
     if template is not None:
@@ -138,12 +125,14 @@ def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Ob
         startup_timeout_s=config.serve.startup_timeout_s,
         stop_timeout_s=config.serve.stop_timeout_s,
         clean_timeout_s=config.serve.clean_timeout_s,
-        plan=plan,
+        plan=loads.plan,
+        confirmation=loads.confirmation,
         max_concurrency=config.load.max_concurrency,
         ignore_eos=config.load.ignore_eos,
         percentiles=tuple(sorted({*config.load.percentiles, *objective.percentiles_needed()})),
         request_timeout_s=config.load.request_timeout_s,
         min_success_share=config.load.min_success_share,
+        max_lag_ms=config.load.max_lag_ms,
         client_flags=config.load.flags,
         objective=objective,
         uses_gpus=config.gpus(config.baseline_flags()) > 0,
@@ -179,7 +168,7 @@ def _conversations(config: StudyConfig, study_path: Path, *, salvage: bool) -> C
     return check_sharegpt(path, salvage=salvage or config.load.salvage)
 
 
-def _select(config: StudyConfig, conversations: Conversations, tokenizer: str) -> Selection:
+def _loads(config: StudyConfig, conversations: Conversations, tokenizer: str) -> Loads:
     load = config.load
     rules = SelectionRules(
         dataset=load.dataset,
@@ -191,13 +180,9 @@ def _select(config: StudyConfig, conversations: Conversations, tokenizer: str) -
         refuse_output_length(rules, conversations.path)
     except DatasetError as error:  # what the study file asks for, not what the prompt file has
         raise ConfigError(error.message, key="load.output_tokens") from None
-    return select(
-        conversations,
-        rules,
-        _token_counter(config, tokenizer),
-        needed=load.num_prompts + load.warmup_prompts,
-        seed=config.load_seed,
-    )
+    blocks = config.confirm.max_launches if config.confirm.candidates else 0
+    counter = _token_counter(config, tokenizer)
+    return make_loads(load, conversations, rules, counter, seed=config.load_seed, blocks=blocks)
 
 
 def _token_counter(config: StudyConfig, tokenizer: str) -> Callable[[str], int]:
@@ -214,22 +199,6 @@ def _max_model_lens(config: StudyConfig) -> list[int]:
     spec = config.search_space.parameters.get(name)
     values = [config.serve.flags.get(name), config.baseline.get(name), *(bounds(spec) if spec is not None else ())]
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
-
-
-def _load_notices(config: StudyConfig, plan: LoadPlan, objective: Objective) -> list[str]:
-    notices = []
-    window = max(_max_model_lens(config), default=None)
-    if window is not None and (warning := window_warning(plan, window)) is not None:
-        notices.append(f"warning: {warning}")
-    wanted = [p for p in map(parse_metric, objective.metrics_needed()) if p.percentile is not None]
-    for percentile in sorted({p.percentile for p in wanted if p.percentile is not None}):
-        needed = samples_needed(percentile)
-        if config.load.num_prompts < needed:
-            notices.append(
-                f"warning: the objective uses p{percentile:g}, which {config.load.num_prompts} prompts do not carry; "
-                f"load.num_prompts of {needed} and more do"
-            )
-    return notices
 
 
 def _schema(config: StudyConfig, objective: Objective, percentiles: tuple[float, ...]) -> Schema:
@@ -254,7 +223,7 @@ def _fingerprint(
 ) -> Fingerprint:
     devices = gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
     ours = config.serve.command is None
-    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share"}
+    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share", "max_lag_ms"}
     load: Mapping[str, Any] = {k: v for k, v in config.load.model_dump(mode="json").items() if k not in skipped}
     fixed: dict[str, FlagValue] = {**config.serve.flags, "served-model-name": setup.served_name}
     return take_fingerprint(

@@ -63,6 +63,8 @@ def study(folder: Path, *, fake: Mapping[str, Any] | None = None, **changes: Map
             "command": [*words, "bench", "serve"],
             "output_tokens": 4,
             "num_prompts": 12,
+            "rounds": 1,
+            "held_out_share": 0,
             "warmup_prompts": 2,
             "request_timeout_s": 20,
             "env": {"FAKE_VLLM": json.dumps(behaviour)},

@@ -15,14 +15,15 @@ import fake_study
 import pytest
 
 from sweep.metric_table import LATENCIES
-from sweep.store import StoredTrial, read_engine, read_events, read_requests, read_trials
+from sweep.metrics import summarize
+from sweep.store import StoredTrial, read_engine, read_events, read_requests, read_rounds, read_trials
 from sweep.trial import TrialStatus
 from sweep.vllm_cpu import installed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[1]
-PROMPTS, WARMUP, OUTPUT_TOKENS = 20, 2, 8
+PROMPTS, ROUNDS, WARMUP, OUTPUT_TOKENS = 20, 2, 2, 8
 NAME = "toy-of-the-vllm-test"
 
 # Every Python started below the study tells the key it was given, and which variables of Ray it sees.
@@ -126,6 +127,7 @@ def content(folder: Path, model: Path) -> dict[str, Any]:
         "load": {
             "output_tokens": OUTPUT_TOKENS,
             "num_prompts": PROMPTS,
+            "rounds": ROUNDS,
             "warmup_prompts": WARMUP,
             "request_rate": 10,
             "request_timeout_s": 60,
@@ -163,10 +165,13 @@ def test_start_that_vllm_refuses_is_infeasible(study: Study) -> None:
     assert not (study.folder / "logs" / "0001" / "client-1.log").exists()
 
 
-def printed_by_client(log: str) -> dict[str, float]:
-    """The figures of the table that `vllm bench serve` prints, under our names."""
-    found: dict[str, float] = {}
+def printed_by_client(log: str) -> list[dict[str, float]]:
+    """The figures of each table that `vllm bench serve` printed, under our names."""
+    tables: list[dict[str, float]] = []
     for line in log.splitlines():
+        if "Serving Benchmark Result" in line:
+            tables.append({})
+        found = tables[-1] if tables else {}
         if match := re.match(r"(Mean|Median|P[\d.]+) (\w+) \(ms\):\s+([\d.]+)$", line.strip()):
             found[f"{match[1].lower()}_{match[2].lower()}_ms"] = float(match[3])
         elif match := re.match(r"(Request|Output token|Total token) throughput .*:\s+([\d.]+)$", line.strip()):
@@ -174,18 +179,38 @@ def printed_by_client(log: str) -> dict[str, float]:
             found[what.get(match[1], "total_throughput_tokens_per_s")] = float(match[2])
         elif match := re.match(r"Successful requests:\s+(\d+)$", line.strip()):
             found["completed"] = float(match[1])
-    return found
+    return tables
 
 
 def test_stored_numbers_are_those_that_the_client_printed(study: Study) -> None:
     for trial in study.complete:
-        printed = printed_by_client(study.log(trial.number, "client-1.log"))
-        assert printed.pop("completed") == PROMPTS
-        wanted = {f"{stat}_{stem}_ms" for stat in ("mean", "median", "p95", "p99") for stem in LATENCIES}
-        assert wanted | {"request_throughput_per_s", "output_throughput_tokens_per_s"} <= printed.keys()
+        tables = printed_by_client(study.log(trial.number, "client-1.log"))
+        rounds = read_rounds(study.folder, trial.number)
+        requests = read_requests(study.folder, trial.number)
+        for one, printed in zip(rounds, tables, strict=True):
+            own = [request for request in requests if request.round == one.round]
+            ours = summarize(own, one.duration_s, percentiles=(50, 95, 99), slo={})
+            assert printed.pop("completed") == one.completed == len(own)
+            wanted = {f"{stat}_{stem}_ms" for stat in ("mean", "median", "p95", "p99") for stem in LATENCIES}
+            assert wanted | {"request_throughput_per_s", "output_throughput_tokens_per_s"} <= printed.keys()
+            for name, value in printed.items():
+                assert ours[name] == pytest.approx(value, abs=0.0051), (trial.number, one.round, name)
+        pooled = summarize(requests, sum(one.duration_s for one in rounds), percentiles=(50, 95, 99), slo={})
         assert trial.metrics is not None
-        for name, value in printed.items():
-            assert trial.metrics[name] == pytest.approx(value, abs=0.0051), (trial.number, name)
+        assert {name: trial.metrics[name] for name in pooled} == pytest.approx(pooled)
+
+
+def test_rounds_begin_with_an_empty_prefix_cache_and_a_client_in_time(study: Study) -> None:
+    for trial in study.complete:
+        rounds = read_rounds(study.folder, trial.number)
+        assert [one.prompts for one in rounds] == [PROMPTS // ROUNDS] * ROUNDS
+        assert [one.prefix_cache_reset for one in rounds] == [True] * ROUNDS
+        assert len(trial.round_scores) == ROUNDS
+        for one in rounds:
+            assert one.prefix_hit_share is not None
+            assert one.prefix_hit_share < 0.5  # what the chat template puts before every prompt
+            assert one.client_cpu_percent is None or one.client_cpu_percent < 90.0
+            assert one.p99_lag_ms is not None
 
 
 def test_every_request_is_stored_and_alike_in_both_trials(study: Study) -> None:

@@ -97,7 +97,20 @@ class LoadSection(Section):
         description="Longest prompt taken; default: 1024 for sharegpt, no limit for custom. Above 1024 sweep chooses "
         "the conversations itself, since the load client's own ShareGPT reader drops them.",
     )
-    num_prompts: int = Field(200, ge=1, description="Measured requests of a trial.")
+    num_prompts: int = Field(200, ge=1, description="Measured requests of a trial, over all its rounds.")
+    rounds: int = Field(
+        3,
+        ge=1,
+        description="Runs of the load client on one server that share `num_prompts`: their spread is a trial's noise. "
+        "Each costs a start of the client.",
+    )
+    held_out_share: float = Field(
+        0.3,
+        ge=0,
+        lt=1,
+        description="Share of the prompts (by a hash of their text) that the search never sends: they are kept to "
+        "confirm the winner. 0: none.",
+    )
     warmup_prompts: int = Field(
         8, ge=0, description="Requests sent before, which are not measured and are not measured prompts."
     )
@@ -120,6 +133,12 @@ class LoadSection(Section):
     min_success_share: float = Field(
         0.99, gt=0, le=1, description="Share of requests that must succeed for a trial to count."
     )
+    max_lag_ms: float = Field(
+        250.0,
+        gt=0,
+        description="A round whose p99 of real behind planned sends is above this, or above the median TTFT where that "
+        "is less (but 100 ms), was limited by the load client and counts as disturbed.",
+    )
     flags: FixedFlags = Field(default_factory=dict, description="Further flags of `vllm bench serve`.")
     env: Environment = Field(default_factory=dict, description="Environment variables of the load client.")
 
@@ -135,6 +154,11 @@ class LoadSection(Section):
                 raise Mistake(f"a percentile lies above 0 and below 100, not at {percentile:g}", "percentiles", place)
         if self.dataset == "custom" and self.path is None:
             raise Mistake("custom needs a path beside it: the file of your prompts", "dataset")
+        if self.rounds > self.num_prompts:
+            text = (
+                f"each round needs a prompt of its own, but num_prompts is {self.num_prompts}; raise it or lower this"
+            )
+            raise Mistake(text, "rounds")
         return self
 
 
@@ -189,6 +213,32 @@ class ObjectiveSection(Section):
         return self
 
 
+class ConfirmSection(Section):
+    """What follows the search: its best against the baseline, on fresh servers with prompts it never saw."""
+
+    candidates: int = Field(
+        3, ge=0, le=20, description="Configurations of the search that are confirmed; 0 leaves the winner unconfirmed."
+    )
+    launches: int = Field(3, ge=2, le=50, description="Fresh servers of each and of the baseline, at least.")
+    max_launches: int = Field(8, ge=2, le=50, description="And at most, while the intervals are wider than `width`.")
+    width: float = Field(
+        0.1, gt=0, le=2, description="Enough is measured once the leader's 95 % interval is narrower: 0.1 is 10 %."
+    )
+    budget_share: float = Field(
+        0.25, gt=0, lt=1, description="Share of the time that the search leaves to the confirmation at most."
+    )
+    drift: bool = Field(
+        True, description="Measure the baseline again in the middle and at the end of the search, for what drifts."
+    )
+    soak: bool = Field(True, description="Put the winner under its worst burst; where it fails, step memory down.")
+
+    @model_validator(mode="after")
+    def _possible(self) -> ConfirmSection:
+        if self.max_launches < self.launches:
+            raise ValueError(f"max_launches {self.max_launches} is below launches {self.launches}")
+        return self
+
+
 class ResourcesSection(Section):
     """What a trial asks of Ray."""
 
@@ -213,6 +263,7 @@ class StudyConfig(Section):
     baseline: PlainFlags = Field(
         description="The flags in use today: trial 0. A searched flag left out is left to vLLM."
     )
+    confirm: ConfirmSection = ConfirmSection()
     resources: ResourcesSection = ResourcesSection()
 
     @model_validator(mode="after")

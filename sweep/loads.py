@@ -1,0 +1,109 @@
+"""The loads of a study: which prompts are sent to search and which to confirm, and what to say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sweep.config import LoadSection
+from sweep.metric_table import parse_metric
+from sweep.metrics import samples_needed
+from sweep.objective import Objective
+from sweep.workload import (
+    Conversations,
+    LoadPlan,
+    Selection,
+    SelectionRules,
+    Split,
+    confirmation_plans,
+    plan_load,
+    select,
+    window_warning,
+)
+
+# Prompts to draw the blocks from: so many loads' worth, where the file holds them. Counting tokens takes time.
+_POOL_LOADS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """`plan` is the load of the search; `confirmation` one load a block, empty where nothing is held out."""
+
+    plan: LoadPlan
+    confirmation: tuple[LoadPlan, ...]
+    selections: tuple[Selection, ...]
+
+
+def make_loads(
+    load: LoadSection,
+    conversations: Conversations,
+    rules: SelectionRules,
+    count_tokens: Callable[[str], int],
+    *,
+    seed: int,
+    blocks: int,
+) -> Loads:
+    """Choose the prompts and decide what is sent when. `blocks`: how often a confirmation launches each configuration,
+    each time with a load of its own; 0 where nothing is confirmed, held-out prompts stay unread then.
+
+    Raises DatasetError when either part of the file holds too few usable prompts for one load.
+    """
+    needed = load.num_prompts + load.warmup_prompts
+    tuning = select(
+        conversations, rules, count_tokens, needed=needed, seed=seed, split=Split(load.held_out_share, "tuning")
+    )
+    plan = plan_load(
+        tuning,
+        warmup_prompts=load.warmup_prompts,
+        num_prompts=load.num_prompts,
+        rounds=load.rounds,
+        request_rate=load.request_rate,
+        burstiness=load.burstiness,
+        seed=seed,
+    )
+    if not (blocks and load.held_out_share):
+        return Loads(plan, (), (tuning,))
+    held_out = select(
+        conversations,
+        rules,
+        count_tokens,
+        needed=needed,
+        wanted=_POOL_LOADS * needed,
+        seed=seed,
+        split=Split(load.held_out_share, "held_out"),
+    )
+    confirmation = confirmation_plans(
+        held_out,
+        blocks=blocks,
+        warmup_prompts=load.warmup_prompts,
+        num_prompts=load.num_prompts,
+        rounds=load.rounds,
+        request_rate=load.request_rate,
+        burstiness=load.burstiness,
+        seed=seed,
+    )
+    return Loads(plan, confirmation, (tuning, held_out))
+
+
+def load_notices(load: LoadSection, plan: LoadPlan, objective: Objective, max_model_lens: Sequence[int]) -> list[str]:
+    """Lines for the person: a window far above the load, and whether the prompts carry the objective's percentiles."""
+    notices = []
+    window = max(max_model_lens, default=None)
+    if window is not None and (warning := window_warning(plan, window)) is not None:
+        notices.append(f"warning: {warning}")
+    found = {metric.percentile for metric in map(parse_metric, objective.metrics_needed())}
+    needed = {percentile: samples_needed(percentile) for percentile in sorted(p for p in found if p is not None)}
+    rounds = f"{load.rounds} rounds" if load.rounds > 1 else "1 round"
+    sent = f"a trial measures {load.num_prompts:,} requests in {rounds}, after {load.warmup_prompts} of warm-up"
+    if not needed:
+        notices.append(f"prompts: {sent}")
+        return notices
+    wanted = ", ".join(f"{count:,} for p{percentile:g}" for percentile, count in needed.items())
+    notices.append(f"prompts: {sent}; the objective needs {max(needed.values()):,} ({wanted})")
+    for percentile, count in needed.items():
+        if load.num_prompts < count:
+            notices.append(
+                f"warning: the objective uses p{percentile:g}, which {load.num_prompts} prompts do not carry; "
+                f"load.num_prompts of {count} and more do"
+            )
+    return notices
