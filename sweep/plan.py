@@ -92,7 +92,7 @@ class StudyPlan:
         if finished.number == 0 and finished.status is TrialStatus.COMPLETE and finished.score is None:
             missing = [name for name, value in (finished.metrics or {}).items() if value is None]
             self.stop(f"the baseline has no score: the load left {', '.join(missing)} undefined", failed=True)
-        elif finished.status is TrialStatus.COMPLETE:
+        elif finished.status in (TrialStatus.COMPLETE, TrialStatus.CENSORED):
             self._same = (None, 0)
         elif not earlier:
             self._judge(finished)

@@ -30,6 +30,8 @@ def flags_text(flags: Flags) -> str:
 
 def score_text(finished: Finished) -> str:
     """How a trial ended, in a few words."""
+    if finished.status is TrialStatus.CENSORED:
+        return "stopped early" if finished.score is None else f"stopped early, score {finished.score:.3f} so far"
     if finished.status is not TrialStatus.COMPLETE:
         cause = (
             f"{finished.failure_class}: {finished.failure_line}" if finished.failure_line else finished.failure_class

@@ -1,13 +1,18 @@
 """Which flags to try next: Optuna's tree-structured Parzen estimator (TPE), told only what was measured.
 
-A proposal is a pure function of the study's seed, the trial's number, what was told so far (in the order of trial
-numbers, whatever order it was told in) and the points still running. Nothing else is kept, so a proposer rebuilt
-from stored results goes on exactly where the old one stopped, however often that happens.
+A proposal is a pure function of the study's seed, the trial's number, what was told of trials of lower number
+(whatever order it was told in) and the points still running. Nothing else is kept, so a proposer rebuilt from stored
+results goes on exactly where the old one stopped, however often that happens. Later trials only say which points are
+taken, so a trial whose record was lost gets its old point again while those before it are what they were. That holds
+where trials run one at a time; where several do, what was running at the time is not known any more, and the trial may
+get another point, which like every point is new.
 
 What TPE sees of a trial:
 
 - complete: its value, and each SLO as a constraint. A miss is told as `1 - limit / measured` (from `measured / limit
   - 1`), which keeps the order of misses and stays below 1, so that one absurd latency does not outweigh the rest.
+- censored (stopped early as hopeless): its score so far or the best of the trials of lower number, whichever is worse,
+  since the rounds it finished may have flattered it; where it finished none, their worst. SLOs as for a complete one.
 - infeasible (these flags cannot work): every constraint missed by 1, which is worse than any measured miss, and the
   worst value among the trials of lower number. TPE ranks what misses constraints by how much, behind all that keep
   them, and never reads its value. A plain failure would teach it nothing: TPE skips failed trials.
@@ -56,15 +61,15 @@ Key = tuple[tuple[str, Flag], ...]
 class Outcome:
     """How a trial ended, for the search. `value`: the score, lower is better; `violations`: above 0 misses an SLO.
 
-    Raises ValueError unless a complete trial has a value, and only a complete one.
+    Raises ValueError unless a complete trial has a value and, but for a censored one, only a complete one.
     """
 
-    kind: Literal["complete", "infeasible", "ignored"]
+    kind: Literal["complete", "censored", "infeasible", "ignored"]
     value: float | None = None
     violations: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if (self.kind == "complete") is not (self.value is not None):
+        if self.kind != "censored" and (self.kind == "complete") is not (self.value is not None):
             raise ValueError(f"an outcome {self.kind!r} does not go with the value {self.value}")
         if self.value is not None and math.isnan(self.value):
             raise ValueError("a score that is not a number")
@@ -128,7 +133,7 @@ class Proposer:
         place = bisect.bisect_left(self._told, number, key=lambda told: told.number)
         if place < len(self._told) and self._told[place].number == number:
             raise ValueError(f"trial {number} was told before")
-        if outcome.kind == "complete" and (missing := set(self._slo_names) - set(outcome.violations)):
+        if outcome.kind in ("complete", "censored") and (missing := set(self._slo_names) - set(outcome.violations)):
             raise ValueError(f"trial {number} does not say how it kept {', '.join(sorted(missing))}")
         self._told.insert(place, _Told(number, dict(flags), outcome))
         self._used.add(self._space.key(flags))
@@ -140,6 +145,12 @@ class Proposer:
         one that something on the machine disturbed."""
         if finished.status is TrialStatus.COMPLETE and finished.score is not None and not finished.disturbed:
             outcome = Outcome("complete", finished.score, finished.violations)
+        elif (
+            finished.status is TrialStatus.CENSORED
+            and not finished.disturbed
+            and set(self._slo_names) <= set(finished.violations)
+        ):
+            outcome = Outcome("censored", finished.score, finished.violations)
         else:
             outcome = Outcome("infeasible" if finished.status is TrialStatus.INFEASIBLE else "ignored")
         self.tell(finished.number, finished.flags, outcome)
@@ -173,13 +184,20 @@ class Proposer:
             measured = [other.outcome.value for other in self._told[:index] if other.outcome.value is not None]
             value, misses = max(measured, default=math.inf), dict.fromkeys((*self._slo_names, _LAUNCH), 1.0)
         else:
-            assert told.outcome.value is not None
-            value = told.outcome.value
+            own = told.outcome.value if told.outcome.kind == "complete" else self._censored_value(index)
+            assert own is not None
+            value = own
             misses = {name: _bounded(told.outcome.violations[name]) for name in self._slo_names} | {_LAUNCH: 0.0}
         trial = self._frozen(told.number, params, TrialState.COMPLETE, value)
         for name, miss in misses.items():
             trial.set_constraint(name, miss)
         return trial
+
+    def _censored_value(self, index: int) -> float:
+        before = [other.outcome for other in self._told[:index] if other.outcome.kind == "complete"]
+        values = [outcome.value for outcome in before if outcome.value is not None]
+        own = self._told[index].outcome.value
+        return max(values, default=math.inf) if own is None else max(own, min(values, default=own))
 
     def _frozen(self, number: int, params: Params, state: TrialState, value: float | None) -> FrozenTrial:
         # Numbers count from 1: 0 is the trial that is asked for. Built directly, since Optuna's `create_trial`
@@ -206,7 +224,7 @@ class Proposer:
 
         def avoid(flags: Flags) -> None:
             if (params := self._axes.encode(flags)) is not None:
-                last = max(self._told[-1].number + 1, shown.trials[-1].number)
+                last = max(number, shown.trials[-1].number)
                 shown.trials.append(self._frozen(last, params, TrialState.RUNNING, None))
 
         for flags in pending:
