@@ -41,22 +41,74 @@ def ray_cluster(
     *,
     messages: Path,
     when_stuck: Callable[[ClusterLost], object],
+    starting: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     gpus: int | None = None,
 ) -> Iterator[Callable[[], None]]:
     """Ray for the duration: a local one, or the cluster at `address`. `gpus`: how many a local one is to claim.
 
-    Gives a function to call often, which raises ClusterLost once Ray is gone. Where it is not called any more because
-    the thread hangs inside Ray, `when_stuck` is called from another one, to say what is left to say; then the process
-    ends with exit code 1. What Ray wants to say to the terminal goes to the file `messages`. Raises HostError when Ray
-    cannot be had.
+    Ray is started within `starting`, in which no signal may raise. Gives a function to call often, which raises
+    ClusterLost once Ray is gone. Where it is not called any more because the thread hangs inside Ray, `when_stuck` is
+    called from another one, to say what is left to say; then the process ends with exit code 1. What Ray wants to say
+    to the terminal goes to the file `messages`. Raises HostError when Ray cannot be had.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     import ray
 
     _divert_messages(messages)
+    _leave_sigterm_alone()
     # Of Ray's own making, and nothing a person could act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
+    if address is not None:
+        _knock(address)
+    try:
+        with starting():
+            _start(address, gpus)
+        with _watched(_symptom_of(address), when_stuck) as check:
+            yield check
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Look whether there is a cluster that takes us: Ray itself tries for half a minute and tells by a traceback.
+
+    Raises HostError.
+    """
+    from ray._private import services
+    from ray._private.authentication import authentication_token_setup as setup
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled, and not in its stub
+    from ray.exceptions import AuthenticationError, RayError
+
+    if "://" in address:
+        return
+    try:
+        place = services.canonicalize_bootstrap_address_or_die(address)
+        host, _, port = place.rpartition(":")
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_WAIT_S).close()
+    except OSError as error:
+        raise HostError(f"no Ray cluster at {address}: {error.strerror or first_line(error)}") from None
+    except ValueError as error:
+        raise HostError(f"no Ray cluster at {address}: {first_line(error)}") from None
+    given = False
+    try:
+        if address == "auto":  # what Ray does for clusters it finds itself
+            setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
+        given = os.environ.get("RAY_AUTH_MODE") == "token"
+        GcsClient(address=place).internal_kv_get(b"session_name", b"session", timeout=_CONNECT_WAIT_S)
+    except AuthenticationError:
+        raise HostError(
+            f"the Ray cluster at {address} asks for a token: {'the one given here is another; ' if given else ''}"
+            "set RAY_AUTH_MODE=token, and its token in RAY_AUTH_TOKEN or ~/.ray/auth_token"
+        ) from None
+    except RayError as error:
+        raise HostError(f"no Ray cluster at {address}: {first_line(error)}") from None
+
+
+def _start(address: str | None, gpus: int | None) -> None:
+    import ray
+
     try:
         ray.init(
             address=address or "local",
@@ -70,14 +122,7 @@ def ray_cluster(
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         if address is None:
             raise HostError(f"Ray does not start here: {first_line(error)}") from None
-        token = "; one that asks for a token is joined with RAY_AUTH_MODE=token in the environment"
-        hint = "" if os.environ.get("RAY_AUTH_MODE") else token
-        raise HostError(f"no Ray cluster at {address}: {first_line(error)}{hint}") from None
-    try:
-        with _watched(_symptom_of(address), when_stuck) as check:
-            yield check
-    finally:
-        ray.shutdown()
+        raise HostError(f"no Ray cluster at {address}: {first_line(error)}") from None
 
 
 def first_line(error: BaseException) -> str:
@@ -96,6 +141,13 @@ def _divert_messages(log: Path) -> None:
             file.write("\n".join([*data.get("lines", ()), ""]))
 
     worker.print_to_stdstream = keep
+
+
+def _leave_sigterm_alone() -> None:
+    """Ray takes SIGTERM for a crash of its own, from the first moment of its start on: a page of text, exit code 1."""
+    from ray._private import utils
+
+    utils.set_sigterm_handler = lambda _handler: None
 
 
 @contextmanager

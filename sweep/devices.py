@@ -22,8 +22,13 @@ def take_out_devices(plan: StudyPlan, gpus: Gpus, needed: int, address: str | No
     known = [str(device.index) for device in gpus.devices] if visible is None else visible.split(",")
     left = [name for name in (one.strip() for one in known) if name and name not in busy]
     if address is not None:
-        plan.stop(f"GPU {names} stays busy on a node of the cluster; free it, or leave that node out", failed=True)
-    elif len(left) < needed:
+        plan.stop(
+            f"GPU {names} of a node of the cluster at {address} stays busy, and devices can be taken out only of a Ray "
+            "that sweep starts itself: free it, or leave that node out, then type the same command again",
+            failed=True,
+        )
+        return f"GPU {names} stays busy"
+    if len(left) < needed:
         plan.stop(f"GPU {names} stays busy: a trial needs {needed} devices and {len(left)} are free", failed=True)
     else:
         os.environ[_VISIBLE] = ",".join(left)

@@ -10,33 +10,26 @@ from sweep.prepare import Prepared
 from sweep.store import StoredTrial, read_trials, set_aside_trial
 from sweep.store.read import DamagedFile
 from sweep.study_folder import StudyFolder
-from sweep.trial import Finished
+from sweep.trial import CUT, Finished, TrialSpec
 
 
 def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
     """The stored trials, scored by today's weights and SLOs against the stored baseline."""
     stored = read_trials(prepared.setup.folder)
     baseline = next((t.metrics for t in stored if t.number == 0 and t.metrics is not None), None)
+    objective = prepared.setup.objective
     known = []
     for one in stored:
         score = None
         if one.metrics is not None and baseline is not None:
-            score = prepared.setup.objective.score(one.metrics, baseline)
-        failure = one.failure
+            score = objective.score(one.metrics, baseline)
         known.append(
-            Finished(
-                number=one.number,
-                kind=one.kind,
-                flags=one.flags,
-                status=one.status,
-                score=None if score is None else score.value,
-                violations={} if score is None else dict(score.violations),
-                metrics=one.metrics,
-                failure_class=None if failure is None else failure.failure_class,
-                failure_line=None if failure is None else failure.line,
-                advice=None if failure is None else failure.advice,
-                informative_for_search=failure is not None and failure.informative_for_search,
-                policy=None if failure is None else failure.policy,
+            Finished.of(
+                TrialSpec(one.number, one.kind, one.flags),
+                one.status,
+                score,
+                one.metrics,
+                one.failure,
                 total_s=one.total_s,
                 disturbed=bool(one.disturbances),
             )
@@ -48,8 +41,9 @@ def check_record(prepared: Prepared) -> Iterator[str]:
     """What the fingerprint does not see of a study that goes on: today's flags and the names that are searched.
 
     Whoever types the command once more has mended what needed a person: a baseline that failed and trials that stopped
-    the study are set aside and measured again. Scores are ratios to trial 0, so one that was measured must be that of
-    today's flags. Yields a line for each trial that is set aside. Raises ConfigError.
+    the study are set aside and measured again, and so are those that the end of the time cut. Scores are ratios to
+    trial 0, so one that was measured must be that of today's flags. Yields a line for each trial that is set aside.
+    Raises ConfigError.
     """
     folder = prepared.setup.folder
     stored = read_trials(folder)
@@ -83,8 +77,9 @@ def _measured_again(stored: Sequence[StoredTrial]) -> dict[int, str]:
     """The trials that do not count when the command is typed again, and why."""
     again = {}
     for one in stored:
-        if one.failure is not None and (one.number == 0 or one.failure.policy in NEEDS_A_PERSON):
-            again[one.number] = f"failed ({one.failure.failure_class})"
+        if one.failure is not None and (one.number == 0 or one.failure.policy in (*NEEDS_A_PERSON, CUT)):
+            cut = one.failure.policy == CUT
+            again[one.number] = "was cut" if cut else f"failed ({one.failure.failure_class})"
     return again
 
 

@@ -1,7 +1,8 @@
 """What was measured, on what: enough to say whether two trials may be compared.
 
 Nothing here asks a device or starts a program: GPU names, driver and the versions of another environment are handed
-over by those who know. None is "not known" and never counts as a difference.
+over by those who know. None is "not known" and never counts as a difference. Neither does what is redacted: which
+values are secrets depends on the environment of the day, and a new token measures as the old one did.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.errors import HostError
-from sweep.redact import Redactor
+from sweep.redact import REDACTED, Redactor
 
 Pairs = tuple[tuple[str, str], ...]
 
@@ -128,7 +130,7 @@ class Fingerprint:
     def _fields(self, other: Fingerprint, names: Mapping[str, str]) -> Iterator[str]:
         for name, what in names.items():
             was, now = getattr(self, name), getattr(other, name)
-            if was is None or now is None or was == now:
+            if was is None or now is None or _same(was, now):
                 continue
             if name.endswith("_sha256"):
                 yield f"{what}: changed (sha256 {was[:12]}, now {now[:12]})"
@@ -258,7 +260,7 @@ def _pair_differences(what: str, was: Pairs | None, now: Pairs | None) -> Iterat
         return
     before, after = dict(was), dict(now)
     for name in sorted(before.keys() | after.keys()):
-        if before.get(name) == after.get(name):
+        if name in before and name in after and _same(before[name], after[name]):
             continue
         if name not in before:
             yield f"{what} {name}: is new, {after[name]}"
@@ -266,6 +268,21 @@ def _pair_differences(what: str, was: Pairs | None, now: Pairs | None) -> Iterat
             yield f"{what} {name}: was {before[name]}, is gone"
         else:
             yield f"{what} {name}: was {before[name]}, is now {after[name]}"
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, or may be where the one hides what the other shows."""
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, str) and isinstance(other, str):
+        return one == other or _hides(one, other) or _hides(other, one)
+    return bool(one == other)
+
+
+def _hides(one: str, other: str) -> bool:
+    """Whether `other` is what `one` is with its redacted parts filled in."""
+    parts = one.split(REDACTED)
+    return len(parts) > 1 and re.fullmatch(".+".join(map(re.escape, parts)), other, re.DOTALL) is not None
 
 
 def _text(name: str, value: Any) -> str:

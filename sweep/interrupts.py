@@ -23,7 +23,8 @@ class Stopped(BaseException):
 class Interrupts:
     """SIGINT, SIGTERM and SIGHUP while it is entered: the first raises Stopped, a second one ends the process at once.
 
-    While `held`, Stopped waits for the next `check`: raised inside Ray's compiled code it becomes a SystemError.
+    While `held`, Stopped waits for the next `check` or the end of it: raised inside Ray's compiled code it becomes a
+    SystemError, and in the middle of Ray's start it leaves half of Ray behind.
     """
 
     def __init__(self) -> None:
@@ -33,13 +34,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self._before = {number: signal.getsignal(number) for number in _ASKED}
-        self.listen()
-        return self
-
-    def listen(self) -> None:
-        """Take the signals; once more after Ray has started, which takes SIGTERM for a crash of its own."""
         for number in _ASKED:
             signal.signal(number, self._heed)
+        return self
 
     def __exit__(self, *_: object) -> None:
         for number, before in self._before.items():
@@ -52,13 +49,13 @@ class Interrupts:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """For code in which only `check` may raise."""
+        """For code in which only `check` may raise. At its end a signal counts for more than any other exception."""
         self._held = True
         try:
             yield
         finally:
             self._held = False
-        self.check()
+            self.check()
 
     def _heed(self, number: int, _frame: FrameType | None) -> None:
         if self._number is not None:

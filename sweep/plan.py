@@ -9,13 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+from sweep.trial import CUT, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
 # A trial is planned to take as long as the slowest of the last few, and this much more.
 _MARGIN = 1.1
 _RECENT = 5
+# A trial that still runs so long after the end of the time is cut: this, or this share of a short time.
+_GRACE_S, _GRACE_SHARE = 30.0, 0.02
 # Policies of a failure after which no further launch makes sense.
 NEEDS_A_PERSON = ("stop_now", "host")
 
@@ -32,7 +35,11 @@ class Proposes(Protocol):
 
 @dataclass(slots=True)
 class StudyPlan:
-    """The state of a night. `next()` gives a trial to run, None for "not now", or raises StopIteration at the end."""
+    """The state of a night. `next()` gives a trial to run, None for "not now", or raises StopIteration at the end.
+
+    `minimum_s` is what no trial of this study can be shorter than, whatever the machine: before one was measured it
+    decides whether another can end in time. `reserve_s` of the time left is kept for what follows the search.
+    """
 
     proposer: Proposes
     trials: int
@@ -41,7 +48,9 @@ class StudyPlan:
     stop_after_same_failure: int = 3
     max_lost: int = 2
     time_left_s: Callable[[], float] = lambda: float("inf")
-    reserve_s: float = 0.0  # of the time left, kept for what follows the search
+    grace_s: float = 0.0
+    minimum_s: float = 0.0
+    reserve_s: float = 0.0
     stop_reason: str | None = None
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -55,17 +64,17 @@ class StudyPlan:
         """The next trial; None when one must end first. Raises StopIteration when no further trial will come."""
         if self.stop_reason is not None:
             raise StopIteration(self.stop_reason)
-        if self.busy_devices:
-            self._pause()
-            return None
-        if len(self.live) >= self.concurrent:
-            return None
         number = self._again[0].number if self._again else self._next_number()
         if number >= self.trials:
             self._end("all trials done")
             return None
-        if self._out_of_time():
-            self._end("the time left is shorter than a trial")
+        if (reason := self._out_of_time()) is not None:
+            self._end(reason)
+            return None
+        if self.busy_devices:
+            self._pause()
+            return None
+        if len(self.live) >= self.concurrent:
             return None
         if self._again:
             return self._start(self._again.pop(0))
@@ -88,6 +97,7 @@ class StudyPlan:
         """A trial ended. `earlier`: it is read back from the record of an earlier run."""
         self.live.pop(finished.number, None)
         self.finished[finished.number] = finished
+        self.busy_devices.update(finished.dirty_devices)
         self.proposer.hear(finished)
         if finished.number == 0 and finished.status is TrialStatus.COMPLETE and finished.score is None:
             missing = [name for name, value in (finished.metrics or {}).items() if value is None]
@@ -157,14 +167,40 @@ class StudyPlan:
         whole = [f for f in timed if f.status is TrialStatus.COMPLETE] or timed
         return max((f.total_s or 0.0 for f in whole[-_RECENT:]), default=None)
 
-    def _out_of_time(self) -> bool:
-        left_s, expected_s = self.time_left_s() - self.reserve_s, self._expected_s()
-        return left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s)
+    def overdue(self) -> bool:
+        """Whether the time and its grace are over: a trial that still runs is cut."""
+        return self._left_s() < -self.grace_s
+
+    def describe_time(self) -> str | None:
+        """What the end of the time means, in one line; None where there is no end."""
+        left_s = self._left_s()
+        if left_s == float("inf"):
+            return None
+        ends = datetime.now().astimezone() + timedelta(seconds=left_s)
+        shortest = f" (a load takes {self.minimum_s:.0f} s or more)" if self.minimum_s >= 1 else ""
+        return (
+            f"the search ends at {ends:%H:%M:%S}: no trial starts that would end later{shortest}; one that still runs "
+            f"{self.grace_s:.0f} s after is cut, and measured when the same command is typed again"
+        )
+
+    def _left_s(self) -> float:
+        return self.time_left_s() - self.reserve_s
+
+    def _out_of_time(self) -> str | None:
+        """Why no further trial can end in time; None when one can."""
+        left_s, expected_s = self._left_s(), self._expected_s()
+        if expected_s is None and self.minimum_s > left_s > 0:
+            return f"the time left, {left_s:.0f} s, is shorter than the load of one trial, {self.minimum_s:.0f} s"
+        if left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s):
+            return "the time left is shorter than a trial"
+        return None
 
     def _judge(self, finished: Finished) -> None:
         """Stop for causes that no flag can mend."""
         cause = finished.line_of_cause()
-        if finished.number == 0:
+        if finished.policy == CUT:
+            self.stop("the time is out; what was cut is measured when the same command is typed again")
+        elif finished.number == 0:
             self.stop(f"the baseline failed: {cause}", failed=True)
         elif finished.policy in NEEDS_A_PERSON:
             self.stop(cause, failed=True)
@@ -174,6 +210,11 @@ class StudyPlan:
             self._same = (finished.failure_class, count)
             if count >= self.stop_after_same_failure:
                 self.stop(f"{count} trials in a row failed of one cause that is not the flags: {cause}", failed=True)
+
+
+def grace_of(time_left_s: float) -> float:
+    """How long after the end of a time a trial that has begun may go on, in seconds."""
+    return min(_GRACE_S, _GRACE_SHARE * time_left_s)
 
 
 def deadline_clock(budget_s: float | None, started: float | None = None) -> Callable[[], float]:

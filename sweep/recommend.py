@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sweep.trial import Finished, Flags, TrialKind, TrialStatus
+from sweep.trial import CUT, Finished, Flags, TrialKind, TrialStatus
 
 
 class Verdict(StrEnum):
@@ -14,6 +14,7 @@ class Verdict(StrEnum):
 
     BETTER = "better"
     KEEP = "keep your flags"
+    NOTHING_YET = "nothing measured yet"
     NO_BASELINE = "no baseline"
     ALL_FAILED = "all failed"
 
@@ -39,11 +40,14 @@ def rank_key(trial: Finished) -> tuple[bool, float, float]:
 def recommend(trials: Iterable[Finished]) -> Recommendation:
     """The best trial of a study against its baseline.
 
-    Only COMPLETE trials with a score count, and none that was disturbed (a throttling device, say). Among equals the
-    baseline wins, then the lower trial number. The winner is the best of single noisy measurements: the sentence says
-    "unconfirmed".
+    Trials that were cut do not count: they are not decided. Only COMPLETE trials with a score count, and none that was
+    disturbed (a throttling device, say). Among equals the baseline wins, then the lower trial number. The winner is the
+    best of single noisy measurements: the sentence says "unconfirmed".
     """
-    scored = [t for t in trials if t.status is TrialStatus.COMPLETE and t.score is not None]
+    decided = [t for t in trials if t.policy != CUT]
+    if not decided:
+        return Recommendation(Verdict.NOTHING_YET, None, None, None, None, "Nothing measured yet.")
+    scored = [t for t in decided if t.status is TrialStatus.COMPLETE and t.score is not None]
     scored = [t for t in scored if not t.disturbed or t.kind is TrialKind.BASELINE]
     if not scored:
         return Recommendation(Verdict.ALL_FAILED, None, None, None, None, "No trial could be measured.")

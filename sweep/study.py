@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import time
@@ -12,32 +11,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+import ray
 from ray import tune
 from ray.exceptions import RayError
 from ray.tune.error import TuneError
 
-from sweep.atomic_file import WriteFailed, write_atomically
+from sweep.atomic_file import WriteFailed
+from sweep.best_yaml import write_best_yaml
 from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.console import View
 from sweep.earlier import known_trials
-from sweep.errors import ClusterLost, HostNotReady
-from sweep.flags import printable, render
+from sweep.errors import ClusterLost
 from sweep.gpu import Gpus
-from sweep.journal import read_events
-from sweep.plan import StudyPlan
+from sweep.journal import read_progress
+from sweep.plan import StudyPlan, grace_of
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
 from sweep.recommend import Recommendation, recommend
-from sweep.records import EngineConfig
-from sweep.runner import TrialOutcome
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
-from sweep.trainable import Worker, finished_of, how_to_go_on, trial
-from sweep.trial import Failure, Finished, Flags, TrialResult, TrialSpec, TrialStatus
+from sweep.trainable import Worker, trial
+from sweep.trial import Finished, Phase, TrialSpec
+from sweep.unfinished import store_cut, store_lost, wait_for_servers
 from sweep.wire import SPEC
 
 
@@ -54,7 +52,10 @@ class StudyOutcome:
 
 
 def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
-    """The plan with all that earlier runs stored, re-scored by the objective of today."""
+    """The plan with all that earlier runs stored, re-scored by the objective of today.
+
+    `time_left_s` is asked again and again; it counts down to the end of the study.
+    """
     config, space = prepared.config, prepared.space
     proposer = Proposer(
         space,
@@ -69,6 +70,8 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         stop_after_same_failure=config.study.stop_after_same_failure,
         max_lost=config.study.max_retries,
         time_left_s=time_left_s,
+        grace_s=grace_of(time_left_s()),
+        minimum_s=sum(one.last_send_s for one in prepared.setup.plan.rounds),
     )
     for finished in known_trials(prepared):
         plan.hear(finished, earlier=True)
@@ -76,14 +79,30 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
 
 
 class _EveryStep(tune.Callback):
-    """Calls `checks` in each round of Ray Tune's loop, some ten times a second; what one raises ends the loop."""
+    """Calls `checks` in each round of Ray Tune's loop, some ten times a second; what one raises ends the loop.
 
-    def __init__(self, checks: Sequence[Callable[[], None]]) -> None:
-        self._checks = checks
+    Trials that are overdue by the plan are cut: their worker is killed, and the supervisor then ends the server. One
+    that is stopping its server already may end by itself, which has a limit of its own.
+    """
 
-    def on_step_begin(self, *_: object, **__: object) -> None:
+    def __init__(self, checks: Sequence[Callable[[], None]], plan: StudyPlan, folder: StudyFolder) -> None:
+        self._checks, self._plan, self._folder = checks, plan, folder
+        self._cut: set[str] = set()
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **_: object) -> None:
+        del iteration
         for check in self._checks:
             check()
+        if self._plan.overdue():
+            for one in trials:
+                actor = one.temporary_state.ray_actor
+                if actor is not None and one.trial_id not in self._cut and not self._stopping(one):
+                    self._cut.add(one.trial_id)
+                    ray.kill(actor)
+
+    def _stopping(self, ray_trial: Any) -> bool:
+        progress = read_progress(self._folder.log_folder(ray_trial.config[SPEC]["number"]))
+        return progress is not None and progress.phase == Phase.STOP
 
 
 def run_study(
@@ -110,8 +129,10 @@ def run_study(
     )
 
     def recover(spec: TrialSpec) -> Finished | None:
-        # The supervisor ends the server as soon as the worker is gone; this is for the case that it died, too.
-        end_leftovers(folder.processes)
+        if plan.overdue():  # cut; nobody waits for its devices, so its server may take its time to stop
+            wait_for_servers(folder)
+        else:  # the supervisor ends the server as soon as the worker is gone, unless it died, too
+            end_leftovers(folder.processes)
         return next((known for known in known_trials(prepared) if known.number == spec.number), None)
 
     searcher = TuneSearcher(
@@ -122,6 +143,7 @@ def run_study(
         on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
         on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
         give_up=lambda spec: store_lost(spec, worker),
+        cut=lambda spec: store_cut(spec, worker),
     )
     trainable = tune.with_resources(
         tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)
@@ -140,7 +162,7 @@ def run_study(
             storage_path=str(folder.ray.absolute()),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
-            callbacks=[_EveryStep(checks)],
+            callbacks=[_EveryStep(checks, plan, folder)],
         ),
     )
     try:
@@ -190,68 +212,7 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
     if recommendation.flags is not None:
         command = prepared.redactor.text(prepared.setup.command_line(recommendation.flags))
         with contextlib.suppress(WriteFailed):  # a full disk: the command is shown all the same
-            best_yaml = write_best_yaml(prepared, recommendation.flags, recommendation.sentence)
+            best_yaml = write_best_yaml(
+                prepared.setup, prepared.redactor, recommendation.flags, recommendation.sentence
+            )
     return StudyOutcome(read_trials(prepared.setup.folder), recommendation, command, best_yaml, stop_reason, failed)
-
-
-def write_best_yaml(prepared: Prepared, flags: Flags, sentence: str) -> Path:
-    """A file for `vllm serve --config`, in the spelling of the installed vLLM.
-
-    A switch that is off stands as its `no-` twin, since older versions drop `false`. What such a file cannot say (a
-    flag given several times) stands in it as a comment.
-    """
-    setup = prepared.setup
-    content: dict[str, object] = {"model": setup.model, "served-model-name": setup.served_name}
-    unsaid: list[str] = []
-    for name, value in setup.server_flags(flags).items():
-        words = render({name: value}, setup.dialect.server)
-        names = [word for word in words if word.startswith("--")]
-        if len(names) > 1 or any("=" in word for word in names):
-            unsaid.append(printable(words))
-        elif words:
-            content[words[0].removeprefix("--")] = True if len(words) == 1 else value
-    path = setup.folder / "best.yaml"
-    comments = [sentence, f"vllm serve --config {path.name}"]
-    comments += [f"Environment: {name}={value}" for name, value in setup.server_env.items()]
-    comments += [f"Not expressible here, add to the command: {text}" for text in unsaid]
-    text = "".join(f"# {line}\n" for line in comments) + yaml.safe_dump(content, sort_keys=False)
-    write_atomically(path, prepared.redactor.text(text).encode())
-    return path
-
-
-def store_lost(spec: TrialSpec, worker: Worker) -> Finished:
-    """The row of a trial whose workers died every time: no verdict on its flags."""
-    events = read_events(worker.setup.log_folder(spec.number))
-    failure = Failure(
-        failure_class="other",
-        phase="host",
-        line="the Ray worker of this trial died each time",
-        advice="look for the kernel's out-of-memory killer and Ray's own logs",
-        retryable=True,
-        informative_for_search=False,
-        policy="retry",
-    )
-    began_wall_s = min((event.wall_s for event in events), default=time.time())
-    result = TrialResult(
-        spec=spec,
-        status=TrialStatus.FAILED,
-        metrics=None,
-        score=None,
-        failure=failure,
-        requests=(),
-        engine=(),
-        engine_config=EngineConfig(),
-        events=events,
-        command=worker.setup.command_line(spec.flags),
-        attempts=max((event.attempt for event in events), default=1),
-        started_wall_s=began_wall_s,
-        startup_s=None,
-        load_s=None,
-        total_s=max(0.0, time.time() - began_wall_s),
-    )
-    finished = finished_of(TrialOutcome(result, {}, ()))
-    try:
-        worker.store().append(result, engine_summary={})
-    except HostNotReady as error:
-        return dataclasses.replace(finished, failure_line=str(error), advice=how_to_go_on(error), policy="stop_now")
-    return finished

@@ -67,7 +67,7 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
         if StudyFolder.holder(worker.setup.folder) != worker.holder:
             return
         finished = finished_of(outcome)
-        if not finished.dirty_devices:  # otherwise it runs again elsewhere
+        if not finished.postponed:
             store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
     except (HostNotReady, OSError) as error:
         # Not on disk: not measured. The study stops, and the next start runs this trial again. An OSError is that of a
@@ -96,20 +96,12 @@ def how_to_go_on(error: HostNotReady | OSError) -> str | None:
 def finished_of(outcome: TrialOutcome) -> Finished:
     """What the plan needs to know of an outcome."""
     result = outcome.result
-    failure = result.failure
-    return Finished(
-        number=result.spec.number,
-        kind=result.spec.kind,
-        flags=result.spec.flags,
-        status=result.status,
-        score=None if result.score is None else result.score.value,
-        violations={} if result.score is None else dict(result.score.violations),
-        metrics=None if result.metrics is None else dict(result.metrics),
-        failure_class=None if failure is None else failure.failure_class,
-        failure_line=None if failure is None else failure.line,
-        advice=None if failure is None else failure.advice,
-        informative_for_search=failure is not None and failure.informative_for_search,
-        policy=None if failure is None else failure.policy,
+    return Finished.of(
+        result.spec,
+        result.status,
+        result.score,
+        result.metrics,
+        result.failure,
         total_s=result.total_s,
         disturbed=bool(result.disturbances),
         dirty_devices=outcome.dirty_devices,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,11 +26,12 @@ from sweep.options import PlainCommand
 from sweep.plan import StudyPlan, deadline_clock
 from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
-from sweep.recommend import Verdict, recommend
+from sweep.recommend import recommend
 from sweep.store import read_trials, set_aside_broken
 from sweep.study import StudyOutcome, anything_left, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
+from sweep.unfinished import wait_for_servers
 
 _USER_MISTAKE, _FAILED = 2, 1
 # A pipe has no width of its own; the table of trials fits here without folding.
@@ -56,7 +56,8 @@ def main(
         str | None, typer.Option(help="Join this Ray cluster, such as auto, instead of starting a local one.")
     ] = None,
     time_budget: Annotated[
-        str | None, typer.Option(help="Start no trial that would end later than this from now: 8h, 90m.")
+        str | None,
+        typer.Option(help="Start no trial that would end later than this from now, and cut one that does: 8h, 90m."),
     ] = None,
     deadline: Annotated[str | None, typer.Option(help="The same as a time of day, today or tomorrow: 07:00.")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="Trials in all, instead of the study file's.")] = None,
@@ -78,8 +79,9 @@ def main(
         if trials is not None:
             update = {"trials": _trials(trials)}
             config = config.model_copy(update={"study": config.study.model_copy(update=update)})
-        budget_s = _budget_s(config, time_budget, deadline)
-        code = _run(config, study, budget_s, dry_run=dry_run, as_json=json_output, address=ray_address, salvage=salvage)
+        time_left_s = deadline_clock(_budget_s(config, time_budget, deadline))
+        how = {"dry_run": dry_run, "as_json": json_output, "salvage": salvage}
+        code = _run(config, study, time_left_s, address=ray_address, **how)
     except UserError as error:
         _refuse(str(error))
     except Stopped as stopped:
@@ -91,7 +93,7 @@ def main(
 def _run(
     config: StudyConfig,
     study: Path,
-    budget_s: float | None,
+    time_left_s: Callable[[], float],
     *,
     dry_run: bool,
     as_json: bool,
@@ -106,7 +108,7 @@ def _run(
         if dry_run:
             prepared = prepare(config, study, results / config.study.name, gpus, salvage=salvage)
             _say_notices(notices, prepared)
-            return _dry_run(prepared, study, address, notices)
+            return _dry_run(prepared, study, address, interrupts, notices)
         with StudyFolder.open(results, config.study.name) as folder:
             prepared = prepare(config, study, folder.path, gpus, salvage=salvage)
             _say_notices(notices, prepared)
@@ -114,7 +116,7 @@ def _run(
                 for line in _take_over(prepared, folder):
                     notices.print(line)
             return _night(
-                prepared, folder, gpus, interrupts, budget_s, as_json=as_json, address=address, notices=notices
+                prepared, folder, gpus, interrupts, time_left_s, as_json=as_json, address=address, notices=notices
             )
 
 
@@ -123,7 +125,7 @@ def _say_notices(notices: Console, prepared: Prepared) -> None:
         notices.print(line)
 
 
-def _dry_run(prepared: Prepared, study: Path, address: str | None, notices: Console) -> int:
+def _dry_run(prepared: Prepared, study: Path, address: str | None, interrupts: Interrupts, notices: Console) -> int:
     """What the real run would refuse is refused; the machine's room last, so that the commands are seen anywhere."""
     with located(study):
         for line in look_at_record(prepared):
@@ -136,7 +138,7 @@ def _dry_run(prepared: Prepared, study: Path, address: str | None, notices: Cons
         return 0
     with (
         TemporaryDirectory() as folder,
-        ray_cluster(address, messages=Path(folder) / "ray.log", when_stuck=_refuse_lost),
+        ray_cluster(address, messages=Path(folder) / "ray.log", when_stuck=_refuse_lost, starting=interrupts.held),
     ):
         room_for(*wanted)
     return 0
@@ -161,42 +163,45 @@ def _night(
     folder: StudyFolder,
     gpus: Gpus,
     interrupts: Interrupts,
-    budget_s: float | None,
+    time_left_s: Callable[[], float],
     *,
     as_json: bool,
     address: str | None,
     notices: Console,
 ) -> int:
     config = prepared.config
-    plan = make_plan(prepared, time_left_s=deadline_clock(budget_s))
+    plan = make_plan(prepared, time_left_s=time_left_s)
+    if (line := plan.describe_time()) is not None:
+        notices.print(line)
     if plan.finished:
         notices.print(f"going on: {len(plan.finished)} of {config.study.trials} trials are stored")
     if not anything_left(plan):
         return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
 
     def lost_ray(lost: ClusterLost) -> int:
-        _wait_for_servers(folder)
+        wait_for_servers(folder)
         reason = f"{lost}; everything measured is kept, type the same command to go on"
         return _finish(prepared, conclude(prepared, reason, failed=True), as_json=as_json)
 
     messages = folder.path / "logs" / "ray.log"
     try:
         while True:
-            with ray_cluster(address, messages=messages, when_stuck=lost_ray) as check_ray:
-                interrupts.listen()
+            with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
                 needed = config.most_gpus()
                 plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
                 with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
                     outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
-            if not plan.busy_devices:
+            if plan.stop_reason is not None or not plan.busy_devices:
                 break
             notices.print(take_out_devices(plan, gpus, needed, address))
-            if plan.stop_reason is not None:
+            if plan.failed:
                 outcome = conclude(prepared, plan.stop_reason, failed=True)
                 break
     except Stopped as stopped:
-        _wait_for_servers(folder)
-        _finish(prepared, conclude(prepared, f"stopped by {stopped}", failed=False), as_json=as_json)
+        wait_for_servers(folder)
+        outcome = conclude(prepared, f"stopped by {stopped}", failed=False)
+        if as_json or outcome.trials:
+            _finish(prepared, outcome, as_json=as_json)
         raise
     except ClusterLost as lost:
         return lost_ray(lost)
@@ -250,16 +255,8 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             folder=str(prepared.setup.folder),
             reads_yaml=_reads_yaml(prepared),
         )
-    failed = outcome.failed or outcome.recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE)
+    failed = outcome.failed or outcome.recommendation.flags is None
     return _FAILED if failed else 0
-
-
-def _wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
-    """After the workers are gone their supervisors end what they started; records vanish as they finish."""
-    until = time.monotonic() + within_s
-    while any(folder.processes.glob("*.json")) and time.monotonic() < until:
-        time.sleep(0.1)
-    end_leftovers(folder.processes, even_owned=True)
 
 
 def _reads_yaml(prepared: Prepared) -> str | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_nvml import FakeNvml, build, compiler
-from fake_study import environment, study, write
+from fake_study import environment, study, tune, write
 
 from sweep.devices import take_out_devices
 from sweep.gpu import Gpus
@@ -48,37 +48,79 @@ def test_a_cluster_of_others_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     plan = plan_with("0")
     with Gpus() as gpus:
-        take_out_devices(plan, gpus, needed=1, address="10.0.0.1:6379")
+        line = take_out_devices(plan, gpus, needed=1, address="10.0.0.1:6379")
+    assert line == "GPU 0 stays busy"
     assert plan.failed
+    assert plan.stop_reason == (
+        "GPU 0 of a node of the cluster at 10.0.0.1:6379 stays busy, and devices can be taken out only of a Ray that "
+        "sweep starts itself: free it, or leave that node out, then type the same command again"
+    )
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "0,1"
+
+
+def busy_night(folder: Path, trials: int) -> Path:
+    """One trial at a time on one of the devices, with little patience."""
+    content = study(
+        folder,
+        study={"trials": trials, "max_retries": 0},
+        resources={"gpus": 1, "concurrent_trials": 1},
+        serve={"clean_timeout_s": 1},
+    )
+    return write(folder / "study.yaml", content)
+
+
+# A Ray of somebody else with one device.
+CLUSTER = """
+import sys, ray
+context = ray.init(num_gpus=1, num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+print(context.address_info["gcs_address"], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> None:
+    if compiler() is None:
+        pytest.skip("no C compiler to build the NVML library")
+    fake = FakeNvml(build(tmp_path / "nvml"), tmp_path / "state")
+    paths = {"LD_LIBRARY_PATH": str(fake.library.parent), "FAKE_NVML_STATE": str(fake.script)}
+    with (
+        subprocess.Popen(["sleep", "300"]) as squatter,
+        subprocess.Popen(
+            [sys.executable, "-c", CLUSTER],
+            env=environment(RAY_USAGE_STATS_ENABLED="0", **paths),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as cluster,
+    ):
+        try:
+            assert cluster.stdout is not None
+            address = cluster.stdout.readline().strip()
+            fake.write(f"process 0 {squatter.pid} 9000 -1")
+            path = busy_night(tmp_path, trials=2)
+            done = tune(path, "--ray-address", address, timeout_s=120, RAY_AUTH_MODE="token", **paths)
+        finally:
+            squatter.kill()
+            assert cluster.stdin is not None
+            cluster.stdin.close()
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"process {squatter.pid}" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(
+        f"GPU 0 of a node of the cluster at {address} stays busy, and devices can be taken out only of a Ray that "
+    )
+    assert read_trials(tmp_path / "results" / "night") == ()
 
 
 def test_the_study_goes_on_with_the_devices_that_are_free(tmp_path: Path) -> None:
     if compiler() is None:
         pytest.skip("no C compiler to build the NVML library")
     fake = FakeNvml(build(tmp_path / "nvml"), tmp_path / "state")
+    paths = {"LD_LIBRARY_PATH": str(fake.library.parent), "FAKE_NVML_STATE": str(fake.script)}
     with subprocess.Popen(["sleep", "300"]) as squatter:
         try:
             fake.write(f"process 0 {squatter.pid} 9000 -1")
-            path = write(
-                tmp_path / "study.yaml",
-                study(
-                    tmp_path,
-                    study={"trials": 2, "max_retries": 0},
-                    resources={"gpus": 1, "concurrent_trials": 1},
-                    serve={"clean_timeout_s": 1},
-                ),
-            )
-            paths = {"LD_LIBRARY_PATH": str(fake.library.parent), "FAKE_NVML_STATE": str(fake.script)}
-            done = subprocess.run(
-                [sys.executable, "-m", "sweep.tune", str(path)],
-                env=environment(**paths),
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=120,
-                check=False,
-            )
+            done = tune(busy_night(tmp_path, trials=2), timeout_s=120, **paths)
         finally:
             squatter.kill()
     assert done.returncode == 0, done.stdout + done.stderr

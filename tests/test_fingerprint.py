@@ -144,6 +144,33 @@ def test_no_secret_is_recorded() -> None:
     assert REDACTED in found.as_json()
 
 
+SECRET = "s3cret-of-the-shell"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"server_env": {"PROXY": f"http://{SECRET}@host/"}},
+        {"fixed_flags": {"max-model-len": 65536, "x": SECRET}},
+        {"server_command": ("docker", "run", "-e", f"A={SECRET}", "vllm")},
+        {"load": {"headers": [SECRET]}},
+    ],
+)
+def test_a_secret_that_another_shell_does_not_know_is_no_difference(changes: dict[str, Any]) -> None:
+    hidden, shown = take(**changes, redactor=Redactor({"MY_TOKEN": SECRET})), take(**changes)
+    assert hidden != shown
+    for one, other in ((hidden, shown), (shown, hidden), (hidden, hidden)):
+        assert one.differences(other).incomparable == ()
+    assert SECRET not in hidden.completed_from(shown).as_json()
+
+
+def test_what_stands_around_a_secret_still_counts() -> None:
+    known = Redactor({"MY_TOKEN": SECRET})
+    hidden = take(server_env={"PROXY": f"http://{SECRET}@host/"}, redactor=known)
+    for other in ({"PROXY": f"http://{SECRET}@elsewhere/"}, {"PROXY": "http://@host/"}, {"OTHER": "1"}, {}):
+        assert hidden.differences(take(server_env=other)).incomparable
+
+
 # Hashes
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ import fake_study
 import pytest
 from studies import Driver, Studies
 
-from sweep.store import read_trials
+from sweep.errors import HostNotReady
+from sweep.store import DiskFull, WriteFailed, read_trials
+from sweep.trainable import how_to_go_on
+from sweep.trial import Finished, TrialKind, TrialStatus
 
-# A trial of about two seconds that is almost all waiting: a busy machine changes little.
-SLOW = {"start_delay_s": 1.2, "landscape": {}}
 QUICK = {"num_prompts": 4, "warmup_prompts": 0}
 
 
@@ -22,21 +24,29 @@ def last_line(driver: Driver) -> str:
     return driver.text().strip().splitlines()[-1]
 
 
-def test_time_budget_starts_nothing_that_cannot_end_in_time(studies: Studies, tmp_path: Path) -> None:
-    study = fake_study.write(
-        tmp_path / "night.yaml", fake_study.study(tmp_path, fake=SLOW, study={"trials": 50}, load=QUICK)
+@pytest.mark.parametrize(
+    ("error", "times"),
+    [
+        (DiskFull(Path("t"), errno.ENOSPC, "cannot write t: the disk is full; make room and start the study again"), 1),
+        (OSError(errno.ENOSPC, "No space left on device"), 1),
+        (WriteFailed(Path("t"), errno.EACCES, "cannot write t: Permission denied"), 0),
+    ],
+    ids=["store", "log", "no right"],
+)
+def test_what_cannot_be_written_is_said_once_with_what_to_do(error: HostNotReady | OSError, times: int) -> None:
+    finished = Finished(
+        0,
+        TrialKind.BASELINE,
+        {},
+        TrialStatus.FAILED,
+        failure_class="other",
+        failure_line=str(error),
+        advice=how_to_go_on(error),
+        policy="stop_now",
     )
-    results = tmp_path / "results" / "night"
-    driver = studies.start(study, results, "--time-budget", "10s")
-    assert driver.wait() == 0, driver.text()
-    trials = read_trials(results)
-    assert 1 <= len(trials) < 10  # of 50; tests/test_plan.py has the rule on a clock of its own
-    assert last_line(driver) == "the time left is shorter than a trial"
-    # What is known of earlier trials counts from the first moment.
-    again = studies.start(study, results, "--time-budget", "1s")
-    assert again.wait() == 0
-    assert last_line(again) == "the time left is shorter than a trial"
-    assert read_trials(results) == trials
+    line = finished.line_of_cause()
+    assert line.count("make room") == times
+    assert ("mend that" in line) is (times == 0)
 
 
 @pytest.fixture
@@ -59,7 +69,9 @@ def test_full_disk_stops_the_study_and_loses_no_trial(studies: Studies, tmp_path
     driver = studies.start(study, results)
     assert driver.wait() == 1, driver.text()
     assert "Traceback" not in driver.text()
-    assert "The disk is full" in last_line(driver) or "make room" in last_line(driver), driver.text()
+    last = last_line(driver)
+    assert "The disk is full" in last or "make room" in last, driver.text()
+    assert max(last.count(words) for words in ("No space left", "isk is full", "make room")) == 1, last
     kept = [trial for trial in read_trials(results) if trial.metrics is not None]
     assert 1 <= len(kept) < 12
     assert driver.text().count(" done: score") == len(kept)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pytest
 
-from sweep.plan import StudyPlan, deadline_clock
-from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+from sweep.plan import StudyPlan, deadline_clock, grace_of
+from sweep.trial import CUT, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
 BASELINE = {"max-num-seqs": 8}
 
@@ -235,6 +236,71 @@ def test_time_kept_for_what_follows_is_not_spent_on_trials() -> None:
 
 def test_time_that_is_out_launches_nothing() -> None:
     assert "time" in ends(plan_of(40, time_left_s=lambda: 0.0))
+
+
+def test_baseline_does_not_start_where_its_load_alone_cannot_end_in_time() -> None:
+    plan = plan_of(40, time_left_s=lambda: 60.0, minimum_s=90.0)
+    assert ends(plan) == "the time left, 60 s, is shorter than the load of one trial, 90 s"
+    assert not plan.failed
+    measured = plan_of(40, time_left_s=lambda: 60.0, minimum_s=90.0)
+    measured.hear(done(TrialSpec(0, TrialKind.BASELINE, BASELINE), total_s=50.0), earlier=True)
+    assert take(measured).number == 1  # what was seen counts for more
+
+
+def test_what_runs_after_the_time_and_its_grace_is_overdue() -> None:
+    clock = Clock()
+    plan = plan_of(40, time_left_s=clock, reserve_s=50.0, grace_s=3.0)
+    assert not plan.overdue()
+    clock.left_s = 47.5
+    assert not plan.overdue()
+    clock.left_s = 46.5
+    assert plan.overdue()
+    assert not plan_of(40).overdue()
+    assert [grace_of(left_s) for left_s in (10.0, 8 * 3600.0, float("inf"))] == [0.2, 30.0, 30.0]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_trial_that_was_cut_ends_the_study_and_is_no_failure_of_it(number: int) -> None:
+    plan = plan_of(2, stop_after_same_failure=1)
+    spec = take(plan)
+    if number:
+        plan.hear(done(spec))
+        spec = take(plan)
+    plan.hear(failed(spec, policy=CUT))
+    assert ends(plan) == "the time is out; what was cut is measured when the same command is typed again"
+    assert not plan.failed
+
+
+def test_the_end_of_the_time_is_said_in_a_line() -> None:
+    assert plan_of(2).describe_time() is None
+    line = plan_of(2, time_left_s=lambda: 100.0, grace_s=2.0, minimum_s=20.0).describe_time()
+    assert line is not None
+    assert re.match(r"the search ends at \d\d:\d\d:\d\d: no trial starts that would end later ", line)
+    assert "(a load takes 20 s or more); one that still runs 2 s after is cut" in line
+
+
+def test_devices_held_after_a_measurement_are_taken_out_before_the_next_trial() -> None:
+    plan = plan_of(3)
+    plan.hear(done(take(plan)))
+    finished = done(take(plan), dirty_devices=("1",))
+    assert not finished.postponed
+    plan.hear(finished)
+    assert plan.finished[1] is finished
+    with pytest.raises(StopIteration, match="busy devices"):
+        plan.next()
+    assert (plan.stop_reason, plan.busy_devices) == (None, {"1"})
+    plan.busy_devices.clear()
+    plan.hear(done(take(plan), dirty_devices=("0",)))
+    assert ends(plan) == "all trials done"  # nothing left to free a device for
+
+
+def test_trial_that_only_met_busy_devices_is_postponed() -> None:
+    plan = plan_of(3)
+    finished = done(take(plan), TrialStatus.FAILED, dirty_devices=("1",))
+    assert finished.postponed
+    plan.postpone(finished)
+    plan.busy_devices.clear()
+    assert take(plan).number == 0
 
 
 def test_expected_time_left() -> None:

@@ -108,6 +108,31 @@ def test_the_order_of_telling_and_asking_more_often_change_nothing() -> None:
     assert expected is not None
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_trial_that_was_lost_from_the_record_gets_its_old_point(sampler: Literal["tpe", "random"]) -> None:
+    """Whatever came later. Not one that was ignored: its point was free for others."""
+    record = run(mixed_proposer(sampler=sampler), 30, mixed_outcome)
+    for hole, flags, outcome in record:
+        rebuilt = mixed_proposer(sampler=sampler)
+        for entry in record:
+            if entry[0] != hole:
+                rebuilt.tell(*entry)
+        again = rebuilt.propose(hole)
+        assert again == flags or outcome.kind == "ignored"
+        assert again not in [other for number, other, told in record if number != hole and told.kind != "ignored"]
+
+
+def test_a_hole_in_a_space_that_was_tried_out_gets_its_old_point() -> None:
+    small = space({"a": {"type": "int", "low": 0, "high": 5}, "b": {"type": "int", "low": 0, "high": 4}})
+    record = run(Proposer(small, seed=7), 30, lambda _, flags: Outcome("complete", abs(number(flags, "a") - 4)))
+    for hole, flags, _ in record:
+        rebuilt = Proposer(small, seed=7)
+        for entry in record:
+            if entry[0] != hole:
+                rebuilt.tell(*entry)
+        assert rebuilt.propose(hole) == flags
+
+
 def test_proposals_do_not_depend_on_hash_seeds_or_global_random_states() -> None:
     script = (
         "import sys, json; sys.path[:0] = ['tests', '.']; import test_proposer as t\n"

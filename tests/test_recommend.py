@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import pytest
 
 from sweep.recommend import Verdict, changed_flags, rank_key, recommend
-from sweep.trial import Finished, Flags, TrialKind, TrialStatus
+from sweep.trial import CUT, Finished, Flags, TrialKind, TrialStatus
 
 TODAY: Flags = {"max-num-seqs": 8, "block-size": None}
 
@@ -98,11 +99,19 @@ def test_without_a_baseline_there_is_no_verdict_on_the_others() -> None:
     assert (found.verdict, found.flags) == (Verdict.NO_BASELINE, None)
 
 
-@pytest.mark.parametrize("trials", [[], [trial(0, None, status=TrialStatus.FAILED)]])
-def test_nothing_measured(trials: list[Finished]) -> None:
-    found = recommend(trials)
+def test_all_failed() -> None:
+    found = recommend([trial(0, None, status=TrialStatus.FAILED)])
     assert (found.verdict, found.number, found.flags, found.score) == (Verdict.ALL_FAILED, None, None, None)
 
 
 def test_changed_flags_are_those_that_differ() -> None:
     assert changed_flags({"a": 1, "b": None, "c": True}, {"a": 1, "b": 16}) == {"b": (16, None), "c": (None, True)}
+
+
+def test_trials_that_were_cut_are_not_decided() -> None:
+    cut = [dataclasses.replace(trial(number, None, status=TrialStatus.FAILED), policy=CUT) for number in (0, 1)]
+    for none in ([], cut[:1]):
+        found = recommend(none)
+        assert (found.verdict, found.flags, found.sentence) == (Verdict.NOTHING_YET, None, "Nothing measured yet.")
+    assert recommend([trial(0, 1.0), cut[1]]).verdict is Verdict.KEEP
+    assert recommend([trial(0, None, status=TrialStatus.FAILED), cut[1]]).verdict is Verdict.ALL_FAILED

@@ -163,8 +163,9 @@ class Proposer:
         """
         taken = self._used | {self._space.key(flags) for flags in pending}
         if self._sampler == "tpe":
-            history = self.seen()
-            if len(history) >= STARTUP_TRIALS and any(told.outcome.kind == "complete" for told in self._told):
+            before = bisect.bisect_left(self._told, number, key=lambda told: told.number)
+            history = [trial for trial in self._trials[:before] if trial is not None]
+            if len(history) >= STARTUP_TRIALS and any(told.outcome.kind == "complete" for told in self._told[:before]):
                 point = self._ask(number, history, pending, taken)
                 if point is not None:
                     return point
@@ -253,8 +254,9 @@ class Proposer:
             self._points = list(self._space.points())
         if not self._points:
             self._space.sample(rng)
-        rest = [point for point in self._points if self._space.key(point) not in taken]
-        return dict(rng.choice(rest)) if rest else None
+        # Put in an order first, so that points taken later do not change which of the others is drawn.
+        mixed = rng.sample(self._points, len(self._points))
+        return next((dict(point) for point in mixed if self._space.key(point) not in taken), None)
 
 
 def _bounded(excess: float) -> float:

@@ -21,7 +21,8 @@ class TuneSearcher(Searcher):
     """Hands out what the plan gives and tells it what came back. Not saved by Ray: the Parquet record is the state.
 
     A worker that is gone without a report: `recover` looks whether its trial was stored, `on_again` hears that it runs
-    once more, `on_busy` that its devices stayed busy, `give_up` stores and returns what is left to say of it.
+    once more, `on_busy` that its devices stayed busy; `give_up`, or `cut` once it is overdue, stores and returns what
+    is left to say of it.
     """
 
     def __init__(
@@ -34,12 +35,13 @@ class TuneSearcher(Searcher):
         on_again: Callable[[TrialSpec], None] = lambda _spec: None,
         on_busy: Callable[[Finished], None] = lambda _finished: None,
         give_up: Callable[[TrialSpec], Finished],
+        cut: Callable[[TrialSpec], Finished],
     ) -> None:
         super().__init__()
         self.plan = plan
         self._on_start, self._on_end = on_start, on_end
         self._on_busy = on_busy
-        self._recover, self._on_again, self._give_up = recover, on_again, give_up
+        self._recover, self._on_again, self._give_up, self._cut = recover, on_again, give_up, cut
         self._specs: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]  # FINISHED is a string
@@ -67,12 +69,14 @@ class TuneSearcher(Searcher):
             finished = finished_from_result(payload)
         elif (found := self._recover(spec)) is not None:  # stored, but not reported any more
             finished = found
+        elif self.plan.overdue():
+            finished = self._cut(spec)
         elif self.plan.lost(spec.number):
             self._on_again(spec)
             return
         else:
             finished = self._give_up(spec)
-        if finished.dirty_devices:
+        if finished.postponed:
             self.plan.postpone(finished)
             self._on_busy(finished)
             return
