@@ -5,16 +5,22 @@ Every error is a ConfigError with the key it is about; who reads the study file 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import os
 import shutil
+import socket
 from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from sweep.config import Boolean, Choice, FloatRange, IntRange, StudyConfig
-from sweep.errors import ConfigError, FlagError
+from sweep.errors import ConfigError, FlagError, HostNotReady
 from sweep.flags import Dialect, check_flags, render
 from sweep.loadgen import check_load_flags
 from sweep.metric_table import parse_metric
 from sweep.objective import Objective
+from sweep.runner import TrialSetup
 from sweep.search_space import SearchSpace
 from sweep.trial import Flag
 
@@ -35,13 +41,34 @@ def check_program(command: tuple[str, ...], env: Mapping[str, str], key: str) ->
         raise ConfigError(f"{command[0]!r} is no program on this machine", key=key)
 
 
+def check_host(host: str) -> None:
+    """An address or name that can be listened on, as far as this machine can tell."""
+    try:
+        socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError:
+        raise ConfigError(
+            f"{host!r} is no address or name that this machine knows; 127.0.0.1 is the usual one", key="serve.host"
+        ) from None
+
+
+def check_client_file(setup: TrialSetup) -> None:
+    """The prompts can be written as this load client reads them; older ones know fewer formats."""
+    with TemporaryDirectory() as folder, contextlib.suppress(OSError, HostNotReady):
+        try:
+            dataclasses.replace(setup, folder=Path(folder)).write_round(0)
+        except FlagError as error:
+            raise FlagError(error.message, key="load") from None
+
+
 def check_baseline(config: StudyConfig, space: SearchSpace) -> None:
+    """Today's flags keep the constraints."""
     broken = space.violated(config.baseline_flags())
     if broken is not None:
         raise ConfigError(f"today's flags break the constraint {broken!r}", key="baseline")
 
 
 def check_study_flags(config: StudyConfig, dialect: Dialect) -> None:
+    """Every flag is one that server or client knows, can be typed, and is not set elsewhere."""
     check_flags(config.serve.flags, dialect.server, what="serve.flags")
     check_flags(config.baseline, dialect.server, what="baseline")
     for name, spec in config.search_space.parameters.items():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rich.console import Console
 
 from sweep.loadgen import time_limit_s
@@ -14,19 +16,35 @@ _SHOWN = 3
 
 def print_dry_run(prepared: Prepared, console: Console) -> None:
     """The first commands, the size of the space, and the longest a trial can take."""
-    setup, config = prepared.setup, prepared.config
     size, feasible = prepared.space.size(), prepared.space.feasible_size()
     counted = "endless: a range has no step" if size is None else f"{size:,} combinations"
     if feasible is not None and size is not None and feasible != size:
         counted += f", {feasible:,} of them within the constraints"
-    console.print(f"search space: {counted}; {config.study.trials} trials are asked for")
-    console.print("trial 0, the baseline:")
-    console.print(f"  {prepared.redactor.text(setup.command_line(config.baseline_flags()))}")
-    for number, flags in enumerate(_first_proposals(prepared), start=1):
-        console.print(f"trial {number}, one that the search would start with:")
-        console.print(f"  {prepared.redactor.text(setup.command_line(flags))}")
+    console.print(f"search space: {counted}; {prepared.config.study.trials} trials are asked for")
+    for number, command in enumerate(_commands(prepared)):
+        what = f"trial {number}, one that the search would start with" if number else "trial 0, the baseline"
+        console.print(f"{what}:")
+        console.print(f"  {command}")
     console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
     console.print("nothing was launched")
+
+
+def dry_run_json(prepared: Prepared) -> dict[str, Any]:
+    """The same as one object for `--json`; `combinations` is None for an endless space or one too large to count."""
+    return {
+        "study": prepared.config.study.name,
+        "trials": prepared.config.study.trials,
+        "combinations": prepared.space.feasible_size(),
+        "commands": _commands(prepared),
+        "longest_trial_s": worst_case_s(prepared),
+        "notices": list(prepared.notices),
+    }
+
+
+def _commands(prepared: Prepared) -> list[str]:
+    """Of the baseline and a few that the search would start with."""
+    flags = [prepared.config.baseline_flags(), *_first_proposals(prepared)]
+    return [prepared.redactor.text(prepared.setup.command_line(one)) for one in flags]
 
 
 def _first_proposals(prepared: Prepared) -> list[Flags]:

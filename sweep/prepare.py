@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweep.checks import bounds, check_baseline, check_computable, check_program, check_study_flags
+from sweep.checks import (
+    bounds,
+    check_baseline,
+    check_client_file,
+    check_computable,
+    check_host,
+    check_program,
+    check_study_flags,
+)
 from sweep.config import StudyConfig, located
 from sweep.errors import ConfigError, DatasetError, HostError
 from sweep.fingerprint import Fingerprint, installed_version, take_fingerprint
@@ -74,6 +82,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     check_computable(config, objective)
     check_program(server_command, config.serve.env, "serve.command")
     check_program(client_command, config.load.env, "load.command")
+    check_host(config.serve.host)
     dialect = _dialect(config, server_command, client_command, found)
     if dialect.notice:
         notices.append(dialect.notice)
@@ -92,6 +101,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
         model=model,
         tokenizer=tokenizer,
     )
+    check_client_file(setup)
     redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
     fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
     schema = _schema(config, objective, setup.percentiles)

@@ -97,12 +97,15 @@ def test_further_flags_are_passed_on(tmp_path: Path) -> None:
 def test_what_the_study_decides_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(FlagError, match=rf"^load\.flags\.{name}: '{name}' cannot be set here; use "):
         client_argv(a_job(tmp_path, flags={name: 1}))
-    check_load_flags(["temperature", "goodput", "extra-body"], what="load.flags")
+    check_load_flags({"temperature": 0, "goodput": "ttft:1", "extra-body": {}}, what="load.flags")
 
 
 def test_an_unknown_backend_needs_an_endpoint(tmp_path: Path) -> None:
-    with pytest.raises(FlagError, match="endpoint"):
+    with pytest.raises(FlagError, match=r"^load\.flags\.backend: .* needs an 'endpoint'"):
         client_argv(a_job(tmp_path, flags={"backend": "odd"}))
+    with pytest.raises(FlagError, match=r"^load\.flags\.endpoint-type: .* needs an 'endpoint'"):
+        check_load_flags({"endpoint_type": "odd"}, what="load.flags")
+    check_load_flags({"backend": "odd", "endpoint": "/x"}, what="load.flags")
 
 
 def test_the_key_is_not_shown(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from sweep.errors import ConfigError, DatasetError, FlagError, UserError
 from sweep.gpu import Gpus
 from sweep.prepare import Prepared, prepare
 
+DATA = Path(__file__).with_name("data")
+
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -146,6 +148,24 @@ class TestFlags:
         assert f":{line_of(folder, 'load.flags.num-prompts')}: load.flags.num-prompts: " in text
         assert "use load.num_prompts" in text
 
+    def test_a_backend_of_the_client_without_its_endpoint(self, folder: Path) -> None:
+        text = refusal(folder, FlagError, load={"flags": {"backend": "odd"}})
+        assert f":{line_of(folder, 'load.flags.backend')}: load.flags.backend: " in text
+        assert prepared(folder, load={"flags": {"backend": "odd", "endpoint": "/v1/odd"}}).setup.client_flags
+
+    def test_prompts_that_an_old_client_cannot_send(self, folder: Path) -> None:
+        lines = [json.dumps({"prompt": f"Count to {n}", "output_tokens": 3 + n % 2}) for n in range(40)]
+        (folder / "own.jsonl").write_text("\n".join(lines))
+        old = folder / "old.py"
+        old.write_text(f"""
+import sys
+help_ = open({str(DATA / "help_bench_0.32.txt")!r}).read().replace("--disable-shuffle", "--other")
+print("0.10.1" if "--version" in sys.argv else help_)
+""")
+        changes = {"command": [sys.executable, str(old), "bench", "serve"], "output_tokens": None}
+        text = refusal(folder, FlagError, load={**changes, "dataset": "custom", "path": "own.jsonl"})
+        assert f":{line_of(folder, 'load')}: load: this `vllm bench serve` " in text
+
     def test_a_value_that_cannot_be_typed(self, folder: Path) -> None:
         flags = {"compilation-config": {"when": datetime.date(2024, 1, 1)}}
         text = refusal(folder, FlagError, serve={"flags": flags})
@@ -213,6 +233,16 @@ class TestPaths:
         assert "m.gguf' is a file; set model.tokenizer" in refusal(folder, model={"path": "./m.gguf"})
         found = prepared(folder, model={"path": "./m.gguf", "tokenizer": str(folder / "model")})
         assert found.setup.model == str(folder / "m.gguf")
+
+    def test_a_name_that_is_no_folder_and_no_hub_id(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, "transformers", None)  # seconds to import, to say what it says of this name
+        text = refusal(folder, model={"path": "modle"})
+        assert f":{line_of(folder, 'model.path')}: model.path: " in text
+        assert "there is no such folder beside the study file or here" in text
+
+    def test_a_host_that_is_none(self, folder: Path) -> None:
+        text = refusal(folder, serve={"host": "not a host"})
+        assert f":{line_of(folder, 'serve.host')}: serve.host: 'not a host' is no address" in text
 
     def test_a_command_that_is_no_program(self, folder: Path) -> None:
         text = refusal(folder, serve={"command": ["vlmm", "serve"]})

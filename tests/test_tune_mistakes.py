@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import shlex
@@ -69,15 +68,6 @@ class TestMistakes:
         assert night.servers() == []
         assert list((tmp_path / "results").rglob("*.parquet")) == []
 
-    @pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
-    def test_a_hub_id_that_the_hub_does_not_give(self, tmp_path: Path) -> None:
-        night = Night(tmp_path, fake_study.study(tmp_path, model={"path": "modle"}))
-        done = night.run("--dry-run", HF_HOME=str(tmp_path / "hub"))
-        assert done.returncode == 2
-        (line,) = [line for line in done.stderr.splitlines() if line.startswith("sweep: ")]
-        assert "model.path: tokenizer 'modle' cannot be loaded" in line
-        assert "there is no such folder beside the study file or here" in line
-
     @pytest.mark.parametrize(
         ("words", "line"),
         [
@@ -124,6 +114,19 @@ def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path) -> None:
     assert commands[0][commands[0].index("--max-num-seqs") + 1] == "8"
     assert night.servers() == []
     assert not (tmp_path / "results").exists()
+
+
+def test_dry_run_for_scripts_is_one_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweep.tune import app
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = fake_study.write(tmp_path / "study.yaml", fake_study.study(tmp_path))
+    done = CliRunner().invoke(app, [str(path), "--dry-run", "--json"])
+    assert done.exit_code == 0, done.stderr
+    (found,) = [json.loads(line) for line in done.stdout.splitlines()]
+    assert (found["study"], found["trials"], found["combinations"]) == ("night", 4, 320)
+    assert all("--max-num-seqs" in shlex.split(command) for command in found["commands"])
+    assert len(found["commands"]) == 3
 
 
 class TestDryRunOfAStudyThatGoesOn:

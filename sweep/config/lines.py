@@ -34,6 +34,8 @@ def parse(text: str, path: Path) -> tuple[object, Lines]:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        if problem.startswith("but "):  # the end of a sentence
+            problem = f"{getattr(error, 'context', None) or ''}, {problem}"
         raise ConfigError(f"is not valid YAML: {problem}", path=path, line=line) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"is not valid YAML: {error}", path=path) from None

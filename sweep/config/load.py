@@ -27,8 +27,10 @@ def load(path: Path) -> StudyConfig:
         raise ConfigError("no such file", path=path) from None
     except IsADirectoryError:
         raise ConfigError("is a folder; name the study file in it", path=path) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot be read as UTF-8 text: {error}", path=path) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is not UTF-8 text (byte {error.start}); save it as UTF-8", path=path) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", path=path) from None
     return loads(text, path)
 
 

@@ -190,7 +190,7 @@ class _Decision:
         ended = "" if code is None else f" The process ended with exit code {code}."
         first = self.scan.first_error
         if first is None and not code and not self.evidence.reason and not self.evidence.error:
-            advice = f"No failure was found in this log: if there was one, its cause is unknown.{ended} Is the log whole?"
+            advice = f"No failure was found in this log; if there was one, its cause is unknown.{ended} Is it whole?"
             return replace(self._diagnosis(Verdict(Class.UNKNOWN, advice)), nothing_found=True)
         look = "Look at the log itself." if first is None else f"The first line logged as an error: {first[:200]}"
         advice = f"No known cause in the evidence: unknown.{ended} {look}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -97,11 +97,22 @@ class LoadJob:
         return self.folder / f"{self.name}.result.json"
 
 
-def check_load_flags(names: Iterable[str], *, what: str) -> None:
-    """Raise FlagError for a client flag that the study file has a place for, or that measurement depends on."""
-    for name in names:
+def check_load_flags(flags: Mapping[str, FlagValue], *, what: str) -> None:
+    """Raise FlagError for what the study file has a place for, what measurement depends on, and a backend alone."""
+    for name in flags:
         if (place := RESERVED.get(canonical(name))) is not None:
             raise FlagError(f"{name!r} cannot be set here; use {place}", key=f"{what}.{name}")
+    _backend_and_endpoint({canonical(name): value for name, value in flags.items()})
+
+
+def _backend_and_endpoint(own: Mapping[str, FlagValue]) -> tuple[str, FlagValue]:
+    """The client's kind of request and where it goes: as the flags say, chat where they say nothing."""
+    backend = str(own.get("backend") or own.get("endpoint-type") or _CHAT)
+    endpoint = own.get("endpoint") or _ENDPOINTS.get(backend)
+    if endpoint is None:
+        key = "load.flags.backend" if own.get("backend") else "load.flags.endpoint-type"
+        raise FlagError(f"the backend {backend!r} needs an 'endpoint' beside it, such as /v1/completions", key=key)
+    return backend, endpoint
 
 
 def client_argv(job: LoadJob) -> tuple[str, ...]:
@@ -113,13 +124,9 @@ def client_argv(job: LoadJob) -> tuple[str, ...]:
     """
     check_load_flags(job.flags, what="load.flags")
     own = {canonical(name): value for name, value in job.flags.items()}
-    backend = str(own.pop("backend", None) or own.pop("endpoint-type", None) or _CHAT)
-    own.pop("endpoint-type", None)
-    endpoint = own.pop("endpoint", None) or _ENDPOINTS.get(backend)
-    if endpoint is None:
-        raise FlagError(
-            f"the backend {backend!r} needs an 'endpoint' beside it, such as /v1/completions", key="load.flags.backend"
-        )
+    backend, endpoint = _backend_and_endpoint(own)
+    for name in ("backend", "endpoint-type", "endpoint"):
+        own.pop(name, None)
     target: dict[str, FlagValue] = {
         _backend_flag(job.help): backend,
         "base-url": job.base_url,
