@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
@@ -123,6 +124,8 @@ def _start(address: str | None, gpus: int | None) -> None:
         if address is None:
             raise HostError(f"Ray does not start here: {first_line(error)}") from None
         raise HostError(f"no Ray cluster at {address}: {first_line(error)}") from None
+    # Ray's compiled part took it meanwhile, below Python: setting the same handler once more puts Python's in place.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
 
 
 def first_line(error: BaseException) -> str:
