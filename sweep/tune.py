@@ -17,7 +17,7 @@ from sweep.cluster import ray_cluster, room_for, room_here
 from sweep.config import MOST_TRIALS, StudyConfig, load, located, parse_duration_s
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
 from sweep.devices import take_out_devices
-from sweep.dry_run import print_dry_run
+from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
 from sweep.errors import ClusterLost, UserError
 from sweep.gpu import Gpus
@@ -108,7 +108,7 @@ def _run(
         if dry_run:
             prepared = prepare(config, study, results / config.study.name, gpus, salvage=salvage)
             _say_notices(notices, prepared)
-            return _dry_run(prepared, study, address, interrupts, notices)
+            return _dry_run(prepared, study, address, interrupts, notices, as_json=as_json)
         with StudyFolder.open(results, config.study.name) as folder:
             prepared = prepare(config, study, folder.path, gpus, salvage=salvage)
             _say_notices(notices, prepared)
@@ -125,12 +125,17 @@ def _say_notices(notices: Console, prepared: Prepared) -> None:
         notices.print(line)
 
 
-def _dry_run(prepared: Prepared, study: Path, address: str | None, interrupts: Interrupts, notices: Console) -> int:
+def _dry_run(
+    prepared: Prepared, study: Path, address: str | None, interrupts: Interrupts, notices: Console, *, as_json: bool
+) -> int:
     """What the real run would refuse is refused; the machine's room last, so that the commands are seen anywhere."""
     with located(study):
         for line in look_at_record(prepared):
             notices.print(line)
-    print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
+    if as_json:
+        print_json(dry_run_json(prepared))
+    else:
+        print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
     resources = prepared.config.resources
     wanted = (prepared.config.most_gpus(), resources.cpus, resources.concurrent_trials)
     if address is None:
