@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import math
+import random
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,9 +61,30 @@ def measured(number: int, requests: Sequence[RequestRecord], **facts: Any) -> Tr
     return TrialResult(**settings)
 
 
-def lost(number: int) -> TrialResult:
+def launch(number: int, of: int, block: int, ttft_ms: float, gap_ms: float = 10.0, **facts: Any) -> TrialResult:
+    """A launch of the confirmation: the flags of trial `of` in a block, with requests around these latencies."""
+    rng = random.Random(1000 * block + of)
+    server = rng.gauss(0, 0.02)  # one server differs from another
+    requests = [
+        request(index, ttft_ms * math.exp(rng.gauss(server, 0.1)), gap_ms * math.exp(rng.gauss(server, 0.05)))
+        for index in range(40)
+    ]
+    spec = TrialSpec(number, TrialKind.CONFIRM, flags(of), block=block)
+    return measured(number, requests, spec=spec, **facts)
+
+
+def confirmed(folder: Path, *, of: Sequence[int] = (0, 1, 2)) -> Path:
+    """`night` with four launches of each of these trials, as good as the search said."""
+    ms = {0: (100.0, 10.0), 1: (50.0, 20.0), 2: (90.0, 9.0)}
+    append(night(folder), (launch(10 + 3 * block + n, n, block, *ms[n]) for block in range(4) for n in of))
+    return folder
+
+
+def lost(number: int, spec: TrialSpec | None = None) -> TrialResult:
     """A trial whose flags do not fit into memory."""
-    return measured(number, (), status=TrialStatus.INFEASIBLE, metrics=None, score=None, failure=OOM, load_s=None)
+    facts: dict[str, Any] = {} if spec is None else {"spec": spec}
+    status = TrialStatus.INFEASIBLE
+    return measured(number, (), status=status, metrics=None, score=None, failure=OOM, load_s=None, **facts)
 
 
 def flags(number: int) -> Flags:
@@ -69,26 +94,44 @@ def flags(number: int) -> Flags:
 
 def write(folder: Path, results: Iterable[TrialResult], objective: Mapping[str, Any] = OWN, trials: int = 6) -> Path:
     """A study's folder with these trials, as `sweep.tune` leaves it."""
+    append(folder, results)
+    _settings(folder, objective, trials)
+    return folder
+
+
+def _settings(folder: Path, objective: Mapping[str, Any], trials: int) -> None:
+    settings = {"study": {"name": folder.name, "trials": trials}, "objective": dict(objective)}
+    (folder / "study.json").write_text(json.dumps(settings))
+
+
+def append(folder: Path, results: Iterable[TrialResult]) -> None:
+    """Further trials of a study."""
     schema = Schema({"max-num-seqs": int, "block-size": int}, STORED)
     store = Store(folder, schema, metadata={}, redactor=Redactor({}), reserve_bytes=0)
     for result in results:
         store.append(result, engine_summary={})
-    settings = {"study": {"name": folder.name, "trials": trials}, "objective": dict(objective)}
-    (folder / "study.json").write_text(json.dumps(settings))
-    return folder
 
 
 def night(folder: Path, objective: Mapping[str, Any] = OWN) -> Path:
     """Six trials: 1 has a short TTFT and long gaps, 2 is a little better in both, 3 fails, 4 is disturbed, 5 is bad."""
-    return write(
-        folder,
-        (
+    for name, content in _night().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    _settings(folder, objective, 6)
+    return folder
+
+
+@functools.cache
+def _night() -> Mapping[str, bytes]:
+    """The files of that night; made once, since storing takes care that each is on the disk."""
+    with tempfile.TemporaryDirectory() as made:
+        results = (
             measured(0, alike(100.0, 10.0)),
             measured(1, alike(50.0, 20.0)),
             measured(2, alike(90.0, 9.0)),
             lost(3),
             measured(4, alike(40.0, 8.0), disturbances=("GPU 0 throttled",)),
             measured(5, alike(200.0, 30.0)),
-        ),
-        objective,
-    )
+        )
+        folder = write(Path(made), results)
+        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reported import DURATION_S, OWN, alike, lost, measured, night, request, write
+from reported import DURATION_S, OWN, alike, append, confirmed, flags, launch, lost, measured, night, request, write
 from test_metrics import recorded, requests_of
 
 from sweep.errors import UserError
@@ -18,6 +18,10 @@ from sweep.recommend import Verdict
 from sweep.report import Report, Wishes, make_report, open_source
 from sweep.store import read_requests
 from sweep.study_folder import StudyFolder
+from sweep.trial import TrialKind, TrialSpec, TrialStatus
+from sweep.verdict import Outcome
+
+SOAKED = TrialSpec(31, TrialKind.SOAK, flags(7))
 
 
 def report(folder: Path, **wishes: Any) -> Report:
@@ -138,6 +142,99 @@ class TestMetrics:
             ("p95_ttft_ms", 200, 199, (1,)),
             ("p99_ttft_ms", 1000, 199, (0, 1)),
         ]
+
+
+class TestConfirmation:
+    def test_a_winner_that_was_launched_again_is_confirmed_with_its_interval(self, tmp_path: Path) -> None:
+        found = report(confirmed(tmp_path))
+        assert found.confirmed
+        assert found.confirmation is not None
+        assert (found.confirmation.outcome, found.confirmation.winner) == (Outcome.BETTER, 1)
+        assert found.recommendation.number == 1
+        assert found.recommendation.sentence == found.confirmation.sentence
+        effect = found.confirmation.effect(1)
+        assert effect is not None
+        assert 0.4 < effect.score.low < 0.5 < effect.score.high < 0.6
+        assert found.recommendation.gain_share == pytest.approx(1 - effect.score.value)
+        assert {one.key for one in found.confirmation.shrinkage} == {1, 2}
+        assert found.search_winner.number == 1
+        assert [trial.number for trial in found.trials] == [1, 2, 0, 5, 3, 4]
+
+    def test_other_weights_judge_the_same_launches_anew(self, tmp_path: Path) -> None:
+        found = report(confirmed(tmp_path), weights={"p95_tpot_ms": 1.0}, slo={"p99.9_ttft_ms": 200.0})
+        assert found.confirmed
+        assert found.recommendation.number == 2
+        assert found.own_winner is not None
+        assert (found.own_winner.number, "launches each" in found.own_winner.sentence) == (1, True)
+
+    def test_a_winner_that_was_not_launched_again_stays_unconfirmed(self, tmp_path: Path) -> None:
+        found = report(confirmed(tmp_path, of=(0, 1)), weights={"p95_tpot_ms": 1.0})
+        assert not found.confirmed
+        assert found.recommendation.number == 2
+        assert "unconfirmed" in found.recommendation.sentence
+        assert found.confirmation is not None
+        assert found.confirmation.outcome is not Outcome.BETTER
+
+    def test_luck_of_the_search_that_did_not_hold_keeps_the_flags(self, tmp_path: Path) -> None:
+        folder = night(tmp_path)
+        append(folder, (launch(10 + 2 * block + n, n, block, 100.0) for block in range(4) for n in (0, 1)))
+        found = report(folder)
+        assert (found.recommendation.verdict, found.recommendation.number) == (Verdict.KEEP, 0)
+        assert not found.confirmed
+        assert found.search_winner.number == 1
+        assert found.confirmation is not None
+        assert found.confirmation.shrinkage[0].luck == pytest.approx(0.5, abs=0.1)
+
+    def test_a_single_launch_is_no_confirmation(self, tmp_path: Path) -> None:
+        folder = night(tmp_path)
+        append(folder, (launch(10 + n, n, 0, 50.0 if n else 100.0) for n in (0, 1)))
+        found = report(folder)
+        assert (found.confirmation, found.confirmed, found.recommendation.number) == (None, False, 1)
+
+    def test_launches_that_were_disturbed_do_not_count(self, tmp_path: Path) -> None:
+        folder = night(tmp_path)
+        launches = [
+            launch(10 + 2 * block + n, n, block, 50.0 if n else 100.0, disturbances=("throttled",) if n else ())
+            for block in range(3)
+            for n in (0, 1)
+        ]
+        append(folder, launches)
+        assert report(folder).confirmation is None
+
+    def test_flags_that_did_not_survive_their_worst_burst_cannot_win(self, tmp_path: Path) -> None:
+        folder = confirmed(tmp_path)
+        spec = TrialSpec(30, TrialKind.SOAK, flags(1))
+        append(folder, [lost(30, spec)])
+        found = report(folder)
+        assert found.recommendation.number == 0
+        assert found.confirmation is not None
+        assert [effect.key for effect in found.confirmation.effects] == [2]
+        assert found.search_winner.number == 2
+        by_number = {trial.number: trial.why_no_place for trial in found.trials}
+        assert by_number[1] == "its flags did not survive their worst burst"
+
+    def test_a_step_down_that_only_the_confirmation_knows_has_a_command(self, tmp_path: Path) -> None:
+        folder = confirmed(tmp_path)
+        append(folder, [lost(30, TrialSpec(30, TrialKind.SOAK, flags(1))), measured(31, alike(1.0), spec=SOAKED)])
+        append(folder, (launch(32 + block, 7, block, 51.0) for block in range(4)))
+        found = report(folder)
+        assert found.winner is None
+        assert (found.recommendation.number, found.recommendation.flags) == (32, flags(7))
+        assert found.command == "vllm serve m --max-num-seqs 264"
+
+    def test_a_damaged_launch_leaves_the_search(self, tmp_path: Path) -> None:
+        path = confirmed(tmp_path) / "requests" / "0011.parquet"
+        path.write_bytes(path.read_bytes()[:-20])
+        found = report(tmp_path)
+        assert (found.confirmation, found.confirmed, found.recommendation.number) == (None, False, 1)
+        assert any("confirmation is left out" in note for note in found.notes)
+
+    def test_a_censored_trial_is_shown_with_its_reason_and_never_wins(self, tmp_path: Path) -> None:
+        censored = measured(1, alike(20.0), status=TrialStatus.CENSORED, stopped_because="the incumbent is better")
+        found = report(write(tmp_path, (measured(0, alike(100.0)), censored)))
+        assert found.recommendation.number == 0
+        assert found.trials[1].why_no_place == "censored: the incumbent is better"
+        assert found.trials[1].metrics["p95_ttft_ms"] == pytest.approx(20.0)
 
 
 class TestFront:

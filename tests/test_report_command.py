@@ -11,7 +11,7 @@ from typing import Any
 
 import fake_study
 import pytest
-from reported import OWN, alike, flags, lost, measured, night, request, write
+from reported import OWN, alike, confirmed, flags, lost, measured, night, request, write
 
 from sweep.report.__main__ import main
 from sweep.trial import TrialKind, TrialSpec
@@ -61,6 +61,27 @@ def test_unconfirmed_stands_wherever_a_winner_does(
     else:
         assert "best, unconfirmed" in text
         assert "(unconfirmed" in next(line for line in text.splitlines() if "Front of" in line)
+
+
+@pytest.mark.parametrize("form", ["terminal", "md", "json"])
+def test_a_confirmed_winner_stands_beside_what_the_search_believed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+) -> None:
+    text = "\n".join(lines_of(capsys, str(confirmed(tmp_path)), "--format", form))
+    if form == "json":
+        found = json.loads(text)
+        assert (found["confirmed"], found["trial"], found["confirmation"]["winner"]) == (True, 1, 1)
+        (first, *_) = found["confirmation"]["effects"]
+        assert first["score"]["low"] < first["score"]["value"] < first["score"]["high"]
+        assert found["confirmation"]["shrinkage"][0]["search_score"] == pytest.approx(0.5)
+        return
+    assert "best, confirmed" in text
+    assert "Launched again, on fresh servers with prompts the search never sent" in text
+    row = next(line.replace("|", " ").split() for line in text.splitlines() if "% better (95 % interval" in line)
+    assert row[:2] == ["1", "0.500"] or "Configuration" in row[0]
+    verdict = next(line for line in text.splitlines() if line.startswith("Configuration 1 is"))
+    assert "95 % interval" in verdict
+    assert "unconfirmed" not in verdict
 
 
 def test_options_may_be_repeated_or_separated_by_commas(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

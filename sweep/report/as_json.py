@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
 from sweep.recommend import Recommendation
 from sweep.report.values import Front, RankedTrial, Report
+from sweep.verdict import Interval, Verdict
 
 
 def as_json(report: Report) -> dict[str, Any]:
     """Everything a report holds; what is not known or not finite is null."""
-    winner = report.winner
     return {
         "study": report.study,
         "folder": report.folder,
@@ -20,13 +21,15 @@ def as_json(report: Report) -> dict[str, Any]:
         "asked": report.asked,
         **_recommendation(report.recommendation),
         "confirmed": report.confirmed,
-        "command": None if winner is None else winner.command,
+        "command": report.command,
         "objective": {
             "weights": dict(report.objective.weights),
             "slo": dict(report.objective.slo),
             "aggregate": report.objective.aggregate,
             "front": list(report.objective.front),
         },
+        "search_winner": _recommendation(report.search_winner),
+        "confirmation": None if report.confirmation is None else _confirmation(report.confirmation),
         "own_winner": None if report.own_winner is None else _recommendation(report.own_winner),
         "thin": [
             {"metric": thin.metric, "needed": thin.needed, "completed": thin.completed, "trials": list(thin.trials)}
@@ -47,6 +50,32 @@ def _recommendation(found: Recommendation) -> dict[str, Any]:
         "gain_share": found.gain_share,
         "sentence": found.sentence,
     }
+
+
+def _confirmation(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "outcome": str(verdict.outcome),
+        "winner": verdict.winner,
+        "level": verdict.level,
+        "baseline_launches": verdict.launches,
+        "sentence": verdict.sentence,
+        "effects": [
+            {
+                "trial": effect.key,
+                "launches": effect.launches,
+                "score": _interval(effect.score),
+                "gain_share": _interval(effect.gain),
+                "feasible": effect.feasible,
+                "clear": effect.clear,
+            }
+            for effect in verdict.effects
+        ],
+        "shrinkage": [dataclasses.asdict(one) | {"luck": one.luck} for one in verdict.shrinkage],
+    }
+
+
+def _interval(interval: Interval) -> dict[str, float | None]:
+    return {"value": _finite(interval.value), "low": _finite(interval.low), "high": _finite(interval.high)}
 
 
 def _front(front: Front) -> dict[str, Any]:

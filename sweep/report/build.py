@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sweep.config import ObjectiveSection
 from sweep.errors import HostError
@@ -11,13 +11,14 @@ from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, samples_needed
 from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
-from sweep.recommend import Recommendation, rank_key, recommend
+from sweep.recommend import Recommendation, Verdict
+from sweep.report.confirmation import Confirmation, confirmation_of, failed_soaks
 from sweep.report.front import make_front
 from sweep.report.measure import Measured, measure
+from sweep.report.ranking import best_of, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
-from sweep.store import StoredTrial
-from sweep.trial import Finished, Score, TrialKind, TrialStatus
+from sweep.trial import TrialKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,27 @@ class Wishes:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """The record by one objective."""
+
+    trials: tuple[RankedTrial, ...]
+    search: Recommendation
+    confirmation: Confirmation | None
+
+    @property
+    def judged(self) -> bool:
+        """Whether the best of the search was launched again, so that the confirmation decides."""
+        known = () if self.confirmation is None else self.confirmation.flags
+        return self.search.number in known or (self.search.verdict is Verdict.KEEP and bool(known))
+
+    @property
+    def recommendation(self) -> Recommendation:
+        if self.confirmation is not None and self.judged:
+            return self.confirmation.recommendation()
+        return self.search
+
+
 def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
     """The report of a record as it is now.
 
@@ -58,106 +80,58 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
         check_front(wishes.front)
     own = Wishes().objective(source.objective)
     alike = (own.weights, own.slo, own.aggregate) == (objective.weights, objective.slo, objective.aggregate)
-    rankings = (objective,) if alike or source.objective is None else (objective, own)
-    measured, unreadable = _measure_all(source, rankings)
-    trials, *others = [_ranked(source.trials, found, one) for found, one in zip(measured, rankings, strict=True)]
+    asked = (objective,) if alike or source.objective is None else (objective, own)
+    notes = list(source.notes)
+    standing, *others = _standings(source, asked, notes)
     return Report(
         study=source.study,
         folder=str(source.folder),
         running=source.running,
         asked=source.asked,
         objective=objective,
-        trials=trials,
-        recommendation=_recommend(trials),
-        confirmed=False,
-        own_winner=_recommend(others[0]) if others else None,
-        thin=_thin(trials, objective.metrics_needed()),
-        front=make_front(trials, objective.front) if objective.front else None,
-        notes=(*source.notes, *unreadable),
+        trials=standing.trials,
+        recommendation=standing.recommendation,
+        confirmed=standing.judged and standing.recommendation.verdict is Verdict.BETTER,
+        search_winner=standing.search,
+        confirmation=None if standing.confirmation is None else standing.confirmation.verdict,
+        own_winner=others[0].recommendation if others else None,
+        thin=_thin(standing.trials, objective.metrics_needed()),
+        front=make_front(standing.trials, objective.front) if objective.front else None,
+        notes=tuple(dict.fromkeys(notes)),
+        command=next((one.command for one in source.trials if one.number == standing.recommendation.number), None),
     )
 
 
-def _measure_all(source: Source, objectives: Sequence[Objective]) -> tuple[list[dict[int, Measured]], list[str]]:
-    """What each objective needs, by trial number; and a line for each trial that cannot be read."""
+def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]) -> list[_Standing]:
+    """The record by each objective, every trial of the search read once; what cannot be read becomes a note."""
+    search = [one for one in source.trials if one.kind in (TrialKind.BASELINE, TrialKind.SEARCH)]
+    soaks = failed_soaks(source.trials)
     measured: list[dict[int, Measured]] = [{} for _ in objectives]
-    unreadable = []
-    for trial in source.trials:
+    for trial in search:
         try:
             found = measure(source.folder, trial, objectives)
         except HostError as error:
-            unreadable.append(f"trial {trial.number} has no place: {error}")
+            notes.append(f"trial {trial.number} has no place: {error}")
             continue
         for one, of_trial in zip(measured, found or (), strict=False):
             one[trial.number] = of_trial
-    return measured, unreadable
+    standings = []
+    for objective, of_search in zip(objectives, measured, strict=True):
+        trials = rank(search, of_search, objective, soaks)
+        confirmation = _confirmation(source, trials, objective, notes)
+        standings.append(_Standing(trials, best_of(trials), confirmation))
+    return standings
 
 
-def _ranked(
-    stored: Sequence[StoredTrial], measured: Mapping[int, Measured], objective: Objective
-) -> tuple[RankedTrial, ...]:
-    baseline = measured[0].metrics if 0 in measured else {}
-    trials = [_trial(one, measured.get(one.number), objective, baseline) for one in stored]
-    placed = sorted(
-        (trial for trial in trials if trial.why_no_place is None),
-        key=lambda trial: (rank_key(_finished(trial)), trial.kind is not TrialKind.BASELINE, trial.number),
-    )
-    others = sorted((trial for trial in trials if trial.why_no_place is not None), key=lambda trial: trial.number)
-    return (*(replace(trial, place=place) for place, trial in enumerate(placed, start=1)), *others)
-
-
-def _trial(
-    stored: StoredTrial, measured: Measured | None, objective: Objective, baseline: Mapping[str, float | None]
-) -> RankedTrial:
-    score = None if measured is None else objective.score(measured.metrics, baseline)
-    return RankedTrial(
-        number=stored.number,
-        kind=stored.kind,
-        status=stored.status,
-        flags=stored.flags,
-        place=None,
-        why_no_place=_why_no_place(stored, measured, score),
-        score=score,
-        stored_score=stored.score,
-        metrics={} if measured is None else measured.metrics,
-        completed=None if measured is None else measured.completed,
-        failed_requests=None if measured is None else measured.failed,
-        disturbances=stored.disturbances,
-        failure=stored.failure,
-        command=stored.command,
-    )
-
-
-def _why_no_place(stored: StoredTrial, measured: Measured | None, score: Score | None) -> str | None:
-    if stored.status is not TrialStatus.COMPLETE:
-        return str(stored.status) if stored.failure is None else f"{stored.status}: {stored.failure.failure_class}"
-    if measured is None or score is None:
-        return "its requests cannot be read"
-    if score.value is None:
-        missing = [name for name, value in measured.metrics.items() if value is None]
-        without = [name for name in missing if name not in score.ratios]
-        return f"{', '.join(without)} is not defined" if without else "the baseline has nothing to compare with"
-    if stored.disturbances and stored.kind is not TrialKind.BASELINE:
-        return f"disturbed: {'; '.join(stored.disturbances)}"
-    return None
-
-
-def _finished(trial: RankedTrial) -> Finished:
-    score = trial.score
-    return Finished(
-        number=trial.number,
-        kind=trial.kind,
-        flags=trial.flags,
-        status=trial.status,
-        score=None if score is None else score.value,
-        violations={} if score is None else score.violations,
-        metrics=trial.metrics,
-        policy=None if trial.failure is None else trial.failure.policy,
-        disturbed=bool(trial.disturbances),
-    )
-
-
-def _recommend(trials: Sequence[RankedTrial]) -> Recommendation:
-    return recommend(_finished(trial) for trial in trials)
+def _confirmation(
+    source: Source, trials: Sequence[RankedTrial], objective: Objective, notes: list[str]
+) -> Confirmation | None:
+    scores = {trial.number: None if trial.score is None else trial.score.value for trial in trials}
+    try:
+        return confirmation_of(source.folder, source.trials, objective, scores)
+    except HostError as error:
+        notes.append(f"the confirmation is left out: {error}")
+        return None
 
 
 def _thin(trials: Sequence[RankedTrial], names: Sequence[str]) -> tuple[ThinMetric, ...]:

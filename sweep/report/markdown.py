@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from sweep.report.terminal import (
+    CONFIRMATION,
+    confirmation_rows,
     flag_names,
-    flag_text,
     front_notes,
+    front_rows,
     front_title,
     header_text,
     number_text,
@@ -26,8 +28,10 @@ _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": " ", "\r"
 def as_markdown(report: Report) -> str:
     """The verdict first, then the command, the front, the trials and the remarks."""
     parts = [f"# {escaped(report.study)}", *(escaped(line) for line in reversed(verdict_lines(report)))]
-    if report.winner is not None:
-        parts.append(_code(report.winner.command))
+    if report.command is not None:
+        parts.append(_code(report.command))
+    if report.confirmation is not None:
+        parts += [f"## {CONFIRMATION}", _table(*confirmation_rows(report.confirmation))]
     if report.front is not None:
         parts += _front(report.front)
     if report.trials:
@@ -66,17 +70,9 @@ def _trials(report: Report) -> str:
 
 
 def _front(front: Front) -> list[str]:
-    rows = [
-        [
-            str(point.number),
-            *(number_text(value) for value in point.values),
-            " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items()),
-        ]
-        for point in front.points
-    ]
     parts = [f"## {escaped(front_title(front))}"]
-    if rows:
-        parts.append(_table(["trial", *front.metrics, "flags"], rows))
+    if front.points:
+        parts.append(_table(*front_rows(front)))
     if notes := front_notes(front):
         parts.append("\n".join(f"- {escaped(line)}" for line in notes))
     return parts

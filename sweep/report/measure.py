@@ -10,7 +10,6 @@ from sweep.metric_table import parse_metric
 from sweep.metrics import summarize_columns
 from sweep.objective import Objective
 from sweep.store import StoredTrial, read_request_columns
-from sweep.trial import TrialStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,11 @@ class Measured:
 
 
 def measure(folder: Path, trial: StoredTrial, objectives: Sequence[Objective]) -> tuple[Measured, ...] | None:
-    """What each objective needs of a trial that completed, its requests read once; None of any other.
+    """What each objective needs of a measured trial, its requests read once; None of any other.
 
     An objective's SLOs define its goodput. Raises HostError when the requests cannot be read.
     """
-    if trial.status is not TrialStatus.COMPLETE:
+    if trial.metrics is None:
         return None
     stems = {parse_metric(name).stem for objective in objectives for name in objective.metrics_needed()}
     columns = read_request_columns(folder, trial.number, gaps="itl" in stems)

@@ -14,6 +14,9 @@ from sweep.recommend import changed_flags
 from sweep.report.front import broken_slos
 from sweep.report.values import Front, RankedTrial, Report, ThinMetric
 from sweep.trial import TrialKind, TrialStatus
+from sweep.verdict import Verdict, gain
+
+CONFIRMATION = "Launched again, on fresh servers with prompts the search never sent"
 
 
 def print_report(console: Console, report: Report) -> None:
@@ -22,12 +25,15 @@ def print_report(console: Console, report: Report) -> None:
         console.print(_table(report))
     if report.front is not None:
         _print_front(console, report.front)
+    if report.confirmation is not None:
+        console.print(Text(CONFIRMATION, style="bold"))
+        console.print(_plain_table(*confirmation_rows(report.confirmation)))
     for line in remarks(report):
         console.print(Text(line), soft_wrap=True)
     for line in verdict_lines(report):
         console.print(Text(line, style="bold"), soft_wrap=True)
-    if report.winner is not None:
-        console.print(Text(report.winner.command), soft_wrap=True)
+    if report.command is not None:
+        console.print(Text(report.command), soft_wrap=True)
 
 
 def remarks(report: Report) -> list[str]:
@@ -41,6 +47,13 @@ def remarks(report: Report) -> list[str]:
     lines += [f"Everything measured: {report.folder}", f"Ranked by {report.objective.describe()}"]
     if report.own_winner is not None:
         lines.append(f"By the study's own objective: {report.own_winner.sentence}")
+    if report.confirmation is not None:
+        judged = report.recommendation.sentence == report.confirmation.sentence
+        lines.append(
+            f"By the search alone: {report.search_winner.sentence}"
+            if judged
+            else f"Of those that were launched again: {report.confirmation.sentence}"
+        )
     lines.append(progress_text(report))
     return lines
 
@@ -56,9 +69,8 @@ def _thin_text(thin: ThinMetric, measured: int) -> str:
 def verdict_lines(report: Report) -> list[str]:
     """The flags that change, and the verdict."""
     lines = []
-    winner = report.winner
-    baseline = next((trial for trial in report.trials if trial.number == 0), None)
-    if winner is not None and baseline is not None and (changed := changed_flags(winner.flags, baseline.flags)):
+    flags, baseline = report.recommendation.flags, report.baseline
+    if flags is not None and baseline is not None and (changed := changed_flags(flags, baseline.flags)):
         words = (f"{name} {flag_text(old)} -> {flag_text(new)}" for name, (old, new) in changed.items())
         lines.append(f"Changed: {', '.join(words)}")
     return [*lines, report.recommendation.sentence]
@@ -132,18 +144,20 @@ def _table(report: Report) -> Table:
     return table
 
 
+def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    for title in head[:-1]:
+        table.add_column(title, justify="right")
+    table.add_column(head[-1], overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    return table
+
+
 def _print_front(console: Console, front: Front) -> None:
     console.print(Text(front_title(front), style="bold"))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for title in ("trial", *front.metrics):
-        table.add_column(title, justify="right")
-    table.add_column("flags")
-    for point in front.points:
-        flags = " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items())
-        cells = [str(point.number), *(number_text(value) for value in point.values), flags]
-        table.add_row(*(Text(cell) for cell in cells))
     if front.points:
-        console.print(table)
+        console.print(_plain_table(*front_rows(front)))
     for line in front_notes(front):
         console.print(Text(line), soft_wrap=True)
 
@@ -154,6 +168,38 @@ def front_title(front: Front) -> str:
     if not front.points:
         return f"Front of {metrics}: no trial that could be measured keeps every SLO"
     return f"Front of {metrics}: {len(front.points)} of {len(front.points) + len(front.dominated)} trials (unconfirmed)"
+
+
+def front_rows(front: Front) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of the front."""
+    rows = [
+        [
+            str(point.number),
+            *(number_text(value) for value in point.values),
+            " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items()),
+        ]
+        for point in front.points
+    ]
+    return ["trial", *front.metrics, "flags"], rows
+
+
+def confirmation_rows(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
+    """Head and rows of a table of what was launched again: the score of the search beside the confirmed one."""
+    search = {one.key: one for one in verdict.shrinkage}
+    rows = [
+        [
+            str(effect.key),
+            f"{search[effect.key].search_score:.3f}" if effect.key in search else "",
+            f"{effect.score.value:.3f}",
+            f"{effect.score.low:.3f} to {effect.score.high:.3f}",
+            f"{search[effect.key].luck:+.3f}" if effect.key in search else "",
+            str(effect.launches),
+            gain(effect.score, verdict.level),
+        ]
+        for effect in verdict.effects
+    ]
+    interval = f"{100 * verdict.level:g} % interval"
+    return ["trial", "score of the search", "confirmed score", interval, "luck", "launches", "than the baseline"], rows
 
 
 def front_notes(front: Front) -> list[str]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialStatus
+from sweep.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,10 @@ class Report:
 
     `running` says who has the study now, None when nobody of this host has; `asked` is the number of trials asked for,
     None when not known. `objective` ranks; `own_winner` is what the study's own objective makes of the same record,
-    None when it is the one that ranks. `trials`: those with a place in its order, then the others by number.
+    None when it is the one that ranks. `trials`: those of the search with a place in its order, then the others by
+    number. `search_winner` is what these say alone; `confirmation` is the verdict on launches made to confirm, None
+    without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own.
+    `confirmed`: a verdict stands behind the winner recommended. `command` starts a server with the flags recommended.
     """
 
     study: str
@@ -85,15 +89,26 @@ class Report:
     trials: tuple[RankedTrial, ...]
     recommendation: Recommendation
     confirmed: bool
+    search_winner: Recommendation
+    confirmation: Verdict | None
     own_winner: Recommendation | None
     thin: tuple[ThinMetric, ...]
     front: Front | None
     notes: tuple[str, ...]
+    command: str | None
 
     @property
     def winner(self) -> RankedTrial | None:
-        """The trial recommended: the best one, or the baseline where nothing beats it. None without a verdict."""
+        """The trial of the search recommended: the best one, or the baseline where nothing beats it.
+
+        None without a verdict, and for flags that the search never tried (less memory, after a soak that failed).
+        """
         return next((trial for trial in self.trials if trial.number == self.recommendation.number), None)
+
+    @property
+    def baseline(self) -> RankedTrial | None:
+        """The flags in use, if they were measured."""
+        return next((trial for trial in self.trials if trial.kind is TrialKind.BASELINE), None)
 
     @property
     def metric_names(self) -> tuple[str, ...]:
