@@ -124,6 +124,12 @@ def test_a_throughput_slo_is_mended_by_more_of_it() -> None:
     assert judge(figures, objective, baseline=0, flags=FLAGS).winner == 1
 
 
+def test_launches_that_agree_to_the_last_digit_are_no_better() -> None:
+    same = verdict_of({0: (100.0,) * 3, 1: (100.0,) * 3, 2: (100.0 * (1 - 1e-12),) * 3})
+    assert (same.outcome, same.winner) == (Outcome.KEEP, None)
+    assert verdict_of({0: (100.0,) * 3, 1: (90.0,) * 3}).winner == 1
+
+
 def test_one_lucky_launch_does_not_win() -> None:
     for blocks in range(3, 12):
         lucky = [100.0 + at % 3 for at in range(blocks)]

@@ -31,6 +31,7 @@ from sweep.verdict.stop import WIDTH, look_price
 from sweep.verdict.values import Effect, Interval, MetricLine, Outcome, Shrinkage, Spread, Verdict
 
 _STEP = 1e-4  # of a log metric, for the slope of the score
+_ROUNDING = 1e-6  # of a score: launches may agree to the last digit, on a simulator
 _SAME = 0.01  # points of the score that are no reason to change one flag more, however surely they are measured
 _UTILIZATION = "gpu-memory-utilization"
 
@@ -135,12 +136,12 @@ class _Court:
         metric is compared, not the score."""
         broken = self.broken()
         if broken is None:
-            return effect.feasible and effect.score.high < 1
+            return effect.feasible and effect.score.high < 1 - _ROUNDING
         if effect.rank[:2] >= self.baseline_rank()[:2]:
             return False
         sign = 1.0 if parse_metric(broken).lower_is_better else -1.0
         contrast = self.layout.contrast(effect.key, self.baseline, self.unit(broken) * sign)
-        return contrast.log_ratio + self.reach(contrast) < 0
+        return contrast.log_ratio + self.reach(contrast) < -_ROUNDING
 
     def tied(self, leader: Effect, effects: Sequence[Effect]) -> list[Effect]:
         """The leader, if it is clear, and the clear ones that cannot be told from it or differ by next to nothing."""

@@ -72,7 +72,8 @@ def enough(
         return Enough(finished, Why.NOTHING if finished else Why.GO_ON, None, None)
     if done >= first and leader.score.width <= width:
         return Enough(True, Why.NARROW, now, needed)
-    if done >= most:
+    # The larger count: launches of the other may fail for ever.
+    if max(verdict.launches, leader.launches) >= most:
         return Enough(True, Why.LAUNCHES, now, needed)
     return Enough(False, Why.GO_ON, now, needed)
 
