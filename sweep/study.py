@@ -62,6 +62,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         seed=config.study.seed,
         sampler=config.study.sampler,
         slo_names=tuple(prepared.setup.objective.slo),
+        front=len(prepared.setup.objective.front),
     )
     plan = StudyPlan(
         proposer,

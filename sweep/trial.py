@@ -159,6 +159,7 @@ class Finished:
     # trial that cannot be ended. Unless the trial is complete, nothing is stored and it runs again on others.
     dirty_devices: tuple[str, ...] = ()
     block: int | None = None
+    front: tuple[float, ...] | None = None  # as in Score
 
     @classmethod
     def of(
@@ -191,6 +192,7 @@ class Finished:
             disturbed=disturbed,
             dirty_devices=dirty_devices,
             block=spec.block,
+            front=None if score is None else score.front,
         )
 
     @property

@@ -44,5 +44,6 @@ def finished_from_result(payload: str) -> Finished:
         "kind": TrialKind(found["kind"]),
         "status": TrialStatus(found["status"]),
         "dirty_devices": tuple(found["dirty_devices"]),
+        "front": None if found["front"] is None else tuple(found["front"]),
     }
     return Finished(**found | typed)

@@ -19,6 +19,10 @@ What TPE sees of a trial:
 - ignored (the machine, not the flags): nothing at all; the point may be proposed again.
 - still running: a point TPE counts as bad until it is told, so that parallel trials spread.
 
+Where a study looks for a front of two or three metrics, TPE is told their ratios to the baseline in place of the one
+value, and proposes by hypervolume (multi-objective TPE). "Worst" is then the worst of each; a censored trial is told
+what it measured if a complete one is better in everything, otherwise the worst of each.
+
 A baseline outside the space (a flag left to vLLM that is always set in the search, say) is known as a point but
 cannot be placed in TPE's model, and is left out there.
 """
@@ -26,22 +30,21 @@ cannot be placed in TPE's model, and is left out there.
 from __future__ import annotations
 
 import bisect
-import copy
 import hashlib
 import math
 import random
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal
 
 import optuna
 from optuna.samplers import TPESampler
-from optuna.storages import InMemoryStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from sweep.search_space import SearchSpace
 from sweep.searcher.axes import Axes, Params
+from sweep.searcher.history import History
 from sweep.trial import Finished, Flag, Flags, TrialStatus
 
 # Trials drawn at random before TPE takes over, the baseline not counted. A night has 30 to 100 trials: ten show each
@@ -61,17 +64,19 @@ Key = tuple[tuple[str, Flag], ...]
 class Outcome:
     """How a trial ended, for the search. `value`: the score, lower is better; `violations`: above 0 misses an SLO.
 
-    Raises ValueError unless a complete trial has a value and, but for a censored one, only a complete one.
+    `front`: the ratios of a study that looks for a front, lower is better. Raises ValueError unless a complete trial
+    has a value and, but for a censored one, only a complete one.
     """
 
     kind: Literal["complete", "censored", "infeasible", "ignored"]
     value: float | None = None
     violations: Mapping[str, float] = field(default_factory=dict)
+    front: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.kind != "censored" and (self.kind == "complete") is not (self.value is not None):
             raise ValueError(f"an outcome {self.kind!r} does not go with the value {self.value}")
-        if self.value is not None and math.isnan(self.value):
+        if any(math.isnan(value) for value in (self.value, *(self.front or ())) if value is not None):
             raise ValueError("a score that is not a number")
         if any(math.isnan(excess) for excess in self.violations.values()):
             raise ValueError("a violation that is not a number")
@@ -84,27 +89,11 @@ class _Told:
     outcome: Outcome
 
 
-class _History(InMemoryStorage):
-    """Shows a study the trials it is given, in their order, and none of the study's own.
-
-    Optuna's trials cannot be removed or inserted, only added. Here each proposal gets a study of its own over the
-    shared history, so that rejected proposals leave no trace and late results take their place by number.
-    """
-
-    def __init__(self, trials: list[FrozenTrial]) -> None:
-        super().__init__()
-        self.trials = trials
-
-    def get_all_trials(
-        self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
-    ) -> list[FrozenTrial]:
-        del study_id
-        trials = [trial for trial in self.trials if states is None or trial.state in states]
-        return copy.deepcopy(trials) if deepcopy else trials
-
-
 class Proposer:
-    """Proposes points of `space`. `slo_names`: the SLOs every complete trial reports, always the same."""
+    """Proposes points of `space`. `slo_names`: the SLOs every complete trial reports, always the same.
+
+    `front`: of how many metrics a front is looked for, 0 for the one score.
+    """
 
     def __init__(
         self,
@@ -113,7 +102,9 @@ class Proposer:
         seed: int,
         sampler: Literal["tpe", "random"] = "tpe",
         slo_names: tuple[str, ...] = (),
+        front: int = 0,
     ) -> None:
+        self._front = front
         self._space, self._seed, self._sampler, self._slo_names = space, seed, sampler, slo_names
         self._axes = Axes.of(space)
         self._distributions = self._axes.distributions()
@@ -126,7 +117,7 @@ class Proposer:
     def tell(self, number: int, flags: Flags, outcome: Outcome) -> None:
         """What became of trial `number` with these searched flags; in any order, each number once.
 
-        Raises ValueError for a number told twice and for a complete trial that lacks an SLO.
+        Raises ValueError for a number told twice and for a complete trial that lacks an SLO or its place on the front.
         """
         if outcome.kind == "ignored":
             return
@@ -135,6 +126,8 @@ class Proposer:
             raise ValueError(f"trial {number} was told before")
         if outcome.kind in ("complete", "censored") and (missing := set(self._slo_names) - set(outcome.violations)):
             raise ValueError(f"trial {number} does not say how it kept {', '.join(sorted(missing))}")
+        if outcome.kind == "complete" and self._front and len(outcome.front or ()) != self._front:
+            raise ValueError(f"trial {number} does not say where it stands on the front of {self._front} metrics")
         self._told.insert(place, _Told(number, dict(flags), outcome))
         self._used.add(self._space.key(flags))
         # What an infeasible trial is told depends on the trials of lower number, so a late result rewrites the rest.
@@ -143,14 +136,15 @@ class Proposer:
     def hear(self, finished: Finished) -> None:
         """`tell` for a trial as the plan knows it. One without a verdict on its flags or a score is ignored, and so is
         one that something on the machine disturbed."""
-        if finished.status is TrialStatus.COMPLETE and finished.score is not None and not finished.disturbed:
-            outcome = Outcome("complete", finished.score, finished.violations)
+        placed = finished.score is not None and (finished.front is not None or not self._front)
+        if finished.status is TrialStatus.COMPLETE and placed and not finished.disturbed:
+            outcome = Outcome("complete", finished.score, finished.violations, finished.front)
         elif (
             finished.status is TrialStatus.CENSORED
             and not finished.disturbed
             and set(self._slo_names) <= set(finished.violations)
         ):
-            outcome = Outcome("censored", finished.score, finished.violations)
+            outcome = Outcome("censored", finished.score, finished.violations, finished.front)
         else:
             outcome = Outcome("infeasible" if finished.status is TrialStatus.INFEASIBLE else "ignored")
         self.tell(finished.number, finished.flags, outcome)
@@ -182,32 +176,47 @@ class Proposer:
         if params is None:
             return None
         if told.outcome.kind == "infeasible":
-            measured = [other.outcome.value for other in self._told[:index] if other.outcome.value is not None]
-            value, misses = max(measured, default=math.inf), dict.fromkeys((*self._slo_names, _LAUNCH), 1.0)
+            values, misses = self._worst(self._told[:index]), dict.fromkeys((*self._slo_names, _LAUNCH), 1.0)
         else:
-            own = told.outcome.value if told.outcome.kind == "complete" else self._censored_value(index)
+            own = self._values(told.outcome) if told.outcome.kind == "complete" else self._censored_values(index)
             assert own is not None
-            value = own
+            values = own
             misses = {name: _bounded(told.outcome.violations[name]) for name in self._slo_names} | {_LAUNCH: 0.0}
-        trial = self._frozen(told.number, params, TrialState.COMPLETE, value)
+        trial = self._frozen(told.number, params, TrialState.COMPLETE, values)
         for name, miss in misses.items():
             trial.set_constraint(name, miss)
         return trial
 
-    def _censored_value(self, index: int) -> float:
-        before = [other.outcome for other in self._told[:index] if other.outcome.kind == "complete"]
-        values = [outcome.value for outcome in before if outcome.value is not None]
-        own = self._told[index].outcome.value
-        return max(values, default=math.inf) if own is None else max(own, min(values, default=own))
+    def _values(self, outcome: Outcome) -> tuple[float, ...] | None:
+        """What is minimised: the score, or the ratios of the front."""
+        if self._front:
+            return outcome.front
+        return None if outcome.value is None else (outcome.value,)
 
-    def _frozen(self, number: int, params: Params, state: TrialState, value: float | None) -> FrozenTrial:
+    def _worst(self, told: Sequence[_Told]) -> tuple[float, ...]:
+        measured = [values for other in told if (values := self._values(other.outcome)) is not None]
+        return tuple(map(max, zip(*measured, strict=True))) if measured else (math.inf,) * max(1, self._front)
+
+    def _censored_values(self, index: int) -> tuple[float, ...]:
+        before = [other for other in self._told[:index] if other.outcome.kind == "complete"]
+        own = self._values(self._told[index].outcome)
+        if own is None:
+            return self._worst(before)
+        complete = [values for other in before if (values := self._values(other.outcome)) is not None]
+        if not self._front:
+            return max(own, min(complete, default=own))
+        beaten = any(all(a <= b for a, b in zip(values, own, strict=True)) for values in complete)
+        return own if beaten or not complete else tuple(map(max, own, self._worst(before)))
+
+    def _frozen(self, number: int, params: Params, state: TrialState, values: tuple[float, ...] | None) -> FrozenTrial:
         # Numbers count from 1: 0 is the trial that is asked for. Built directly, since Optuna's `create_trial`
         # refuses a baseline between two points of a grid, which TPE itself can use.
         return FrozenTrial(
             number=number + 1,
             trial_id=number + 1,
             state=state,
-            value=value,
+            value=None,
+            values=values,
             datetime_start=_EPOCH,
             datetime_complete=_EPOCH if state.is_finished() else None,
             params=params,
@@ -221,7 +230,7 @@ class Proposer:
         self, number: int, history: list[FrozenTrial], pending: Sequence[Flags], taken: set[Key]
     ) -> dict[str, Flag] | None:
         """TPE's proposal, or None if all it came up with was taken or broke a constraint."""
-        shown = _History(history)
+        shown = History(history)
 
         def avoid(flags: Flags) -> None:
             if (params := self._axes.encode(flags)) is not None:
@@ -231,7 +240,11 @@ class Proposer:
         for flags in pending:
             avoid(flags)
         seed = _seed(self._seed, number, "tpe")
-        study = optuna.create_study(storage=shown, sampler=TPESampler(seed=seed, n_startup_trials=0, multivariate=True))
+        study = optuna.create_study(
+            storage=shown,
+            sampler=TPESampler(seed=seed, n_startup_trials=0, multivariate=True),
+            directions=["minimize"] * max(1, self._front),
+        )
         for _ in range(MAX_ASKS):
             point = self._axes.decode(study.ask(self._distributions).params)
             if self._space.violated(point) is None and self._space.key(point) not in taken:
