@@ -7,6 +7,7 @@ only start-up: the imports, and the cluster. Studies that are to start their own
 from __future__ import annotations
 
 import contextlib
+import itertools
 import multiprocessing
 import os
 import random
@@ -98,7 +99,7 @@ class Studies:
     def __init__(self) -> None:
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["sweep.tune", "sweep.study", "sweep.trainable", "tokenizers", "studies"])
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._head = subprocess.Popen(
             [sys.executable, "-c", _HEAD],
             stdin=subprocess.PIPE,
@@ -121,11 +122,11 @@ class Studies:
         umask: int = 0o022,
     ) -> Driver:
         """A driver on the shared cluster, or on one of its own (`local`)."""
-        self._count += 1
-        output = study.parent / f"output-{self._count}.txt"
+        count = next(self._numbers)
+        output = study.parent / f"output-{count}.txt"
         words = [str(study), *options, *(() if local else ("--ray-address", self.address))]
         process = self._context.Process(
-            target=_drive, args=(self._count, umask, words, str(output), environment(**_AUTH, **(env or {})))
+            target=_drive, args=(count, umask, words, str(output), environment(**_AUTH, **(env or {})))
         )
         began_wall_s = time.time()
         process.start()

@@ -199,6 +199,16 @@ def test_a_killed_load_client_is_a_fault_of_the_client_and_tried_again(code: int
     assert (by_hand.failure_class, by_hand.policy) == (FailureClass.CLIENT_ERROR, Policy.RETRY)
 
 
+def test_an_interrupt_that_meets_a_client_in_its_start_is_tried_again() -> None:
+    log = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nKeyboardInterrupt\n'
+    found = diagnose(Evidence("client", reason="client_exit", exit_code=1, log=log))
+    assert (found.failure_class, found.policy, found.line) == (
+        FailureClass.CLIENT_ERROR,
+        Policy.RETRY,
+        "KeyboardInterrupt",
+    )
+
+
 def test_a_cause_in_the_servers_log_wins_over_a_killed_client() -> None:
     found = diagnose(Evidence("load", reason="client_exit", exit_code=-9, log=OOM))
     assert (found.failure_class, found.line) == (FailureClass.LOAD_OOM, OOM)

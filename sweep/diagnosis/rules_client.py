@@ -94,6 +94,15 @@ RULES = (
         "The client ran out of file descriptors: raise ulimit -n or limit its concurrency.",
         phases=CLIENT_SIDE,
     ),
+    # a signal before Python has its own way to end by it
+    Rule(
+        sentence(r"KeyboardInterrupt\b"),
+        Class.CLIENT_ERROR,
+        "The load client was interrupted (SIGINT), and not by this trial: no verdict on the flags. Tried again.",
+        tier=Tier.SYMPTOM,
+        phases=CLIENT_SIDE,
+        retryable=True,
+    ),
     # what the client saw
     Rule(
         sentence(
