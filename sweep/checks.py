@@ -22,7 +22,7 @@ from sweep.metric_table import parse_metric
 from sweep.objective import Objective
 from sweep.runner import TrialSetup
 from sweep.search_space import SearchSpace
-from sweep.trial import Flag
+from sweep.trial import Flag, TrialKind, TrialSpec
 
 
 def check_computable(config: StudyConfig, objective: Objective) -> None:
@@ -55,7 +55,7 @@ def check_client_file(setup: TrialSetup) -> None:
     """The prompts can be written as this load client reads them; older ones know fewer formats."""
     with TemporaryDirectory() as folder, contextlib.suppress(OSError, HostNotReady):
         try:
-            dataclasses.replace(setup, folder=Path(folder)).write_round(0)
+            dataclasses.replace(setup, folder=Path(folder)).write_round(0, TrialSpec(0, TrialKind.BASELINE, {}))
         except FlagError as error:
             raise FlagError(error.message, key="load") from None
 

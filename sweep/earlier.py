@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweep.errors import ConfigError
 from sweep.plan import NEEDS_A_PERSON
 from sweep.prepare import Prepared
+from sweep.reference import block_reference, reference_metrics
 from sweep.store import StoredTrial, read_trials, set_aside_trial
 from sweep.store.read import DamagedFile
 from sweep.study_folder import StudyFolder
-from sweep.trial import CUT, Finished, TrialSpec
+from sweep.trial import CUT, Finished, TrialKind, TrialSpec
 
 
 def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
-    """The stored trials, scored by today's weights and SLOs against the stored baseline."""
+    """The stored trials, scored by today's weights and SLOs against the stored baseline (see `sweep.reference`)."""
     stored = read_trials(prepared.setup.folder)
-    baseline = next((t.metrics for t in stored if t.number == 0 and t.metrics is not None), None)
     objective = prepared.setup.objective
-    known = []
+    known: dict[int, Finished] = {}
     for one in stored:
+        reference = _reference(one, stored, known)
         score = None
-        if one.metrics is not None and baseline is not None:
-            score = objective.score(one.metrics, baseline)
-        known.append(
-            Finished.of(
-                TrialSpec(one.number, one.kind, one.flags),
-                one.status,
-                score,
-                one.metrics,
-                one.failure,
-                total_s=one.total_s,
-                disturbed=bool(one.disturbances),
-            )
+        if one.metrics is not None and reference is not None:
+            score = objective.score(one.metrics, reference)
+        known[one.number] = Finished.of(
+            TrialSpec(one.number, one.kind, one.flags, block=one.block),
+            one.status,
+            score,
+            one.metrics,
+            one.failure,
+            total_s=one.total_s,
+            disturbed=bool(one.disturbances),
         )
-    return tuple(known)
+    return tuple(known.values())
+
+
+def _reference(
+    one: StoredTrial, stored: Sequence[StoredTrial], known: Mapping[int, Finished]
+) -> Mapping[str, float | None] | None:
+    """The metrics a trial is scored against; None where nothing measured the same load."""
+    if one.kind is TrialKind.SOAK:
+        return None
+    if one.kind is TrialKind.CONFIRM:
+        return block_reference(stored, one.block)
+    return one.metrics if one.number == 0 else reference_metrics(known, one.number)
 
 
 def check_record(prepared: Prepared) -> Iterator[str]:

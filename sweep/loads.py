@@ -15,6 +15,7 @@ from sweep.workload import (
     Selection,
     SelectionRules,
     Split,
+    burst,
     confirmation_plans,
     plan_load,
     select,
@@ -23,6 +24,7 @@ from sweep.workload import (
 
 # Prompts to draw the blocks from: so many loads' worth, where the file holds them. Counting tokens takes time.
 _POOL_LOADS = 3
+_LONGEST_BURST = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,7 @@ class Loads:
     plan: LoadPlan
     confirmation: tuple[LoadPlan, ...]
     selections: tuple[Selection, ...]
+    soak: LoadPlan | None = None
 
 
 def make_loads(
@@ -82,7 +85,7 @@ def make_loads(
         burstiness=load.burstiness,
         seed=seed,
     )
-    return Loads(plan, confirmation, (tuning, held_out))
+    return Loads(plan, confirmation, (tuning, held_out), burst((tuning, held_out), _LONGEST_BURST))
 
 
 def load_notices(load: LoadSection, plan: LoadPlan, objective: Objective, max_model_lens: Sequence[int]) -> list[str]:

@@ -1,22 +1,27 @@
 """Which trial runs next, and when the study stops. No Ray, no Optuna: decisions only.
 
 The baseline runs first and alone, since every score is a ratio to it. After it, trials are proposed until the asked
-number is reached, the time is out, nothing is left to propose, or a cause is met that no flag can mend.
+number is reached, the time of the search is out, nothing is left to propose, or a cause is met that no flag can mend.
+In the middle and at the end of the search the baseline runs once more, alone, for what drifted. Then comes whatever
+follows the search, one launch at a time.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from sweep.trial import CUT, Finished, Flags, TrialKind, TrialSpec, TrialStatus
+from sweep.reference import reference_metrics
+from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
 # A trial is planned to take as long as the slowest of the last few, and this much more.
 _MARGIN = 1.1
 _RECENT = 5
+# A shorter search has no middle worth two more launches.
+_DRIFT_TRIALS = 12
 # A trial that still runs so long after the end of the time is cut: this, or this share of a short time.
 _GRACE_S, _GRACE_SHARE = 30.0, 0.02
 # Policies of a failure after which no further launch makes sense.
@@ -33,12 +38,23 @@ class Proposes(Protocol):
         """A trial ended."""
 
 
+class Follows(Protocol):
+    """What the plan asks once the search has ended."""
+
+    def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
+        """The next launch after the search as trial `number`, None for the end. `room`: launches that fit the time."""
+
+    def least_launches(self) -> int:
+        """How many launches are wanted if all goes well."""
+
+
 @dataclass(slots=True)
 class StudyPlan:
     """The state of a night. `next()` gives a trial to run, None for "not now", or raises StopIteration at the end.
 
     `minimum_s` is what no trial of this study can be shorter than, whatever the machine: before one was measured it
-    decides whether another can end in time. `reserve_s` of the time left is kept for what follows the search.
+    decides whether another can end in time. `follow` is what comes after the search, and `follow_share` how much of the
+    time the search leaves to it at most. `drift`: whether the baseline is measured again.
     """
 
     proposer: Proposes
@@ -50,34 +66,45 @@ class StudyPlan:
     time_left_s: Callable[[], float] = lambda: float("inf")
     grace_s: float = 0.0
     minimum_s: float = 0.0
-    reserve_s: float = 0.0
+    follow: Follows | None = None
+    follow_share: float = 0.25
+    drift: bool = False
     stop_reason: str | None = None
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
     live: dict[int, TrialSpec] = field(default_factory=dict)
     busy_devices: set[str] = field(default_factory=set)
     _again: list[TrialSpec] = field(default_factory=list)
+    _exhausted: bool = False
+    _whole_s: float = 0.0
     _lost: dict[int, int] = field(default_factory=dict)
     _same: tuple[str | None, int] = (None, 0)
+
+    def __post_init__(self) -> None:
+        self._whole_s = self.time_left_s()
 
     def next(self) -> TrialSpec | None:
         """The next trial; None when one must end first. Raises StopIteration when no further trial will come."""
         if self.stop_reason is not None:
             raise StopIteration(self.stop_reason)
-        number = self._again[0].number if self._again else self._next_number()
-        if number >= self.trials:
-            self._end("all trials done")
-            return None
-        if (reason := self._out_of_time()) is not None:
-            self._end(reason)
+        ended = self._search_ended()
+        if ended is not None and (self._out_of_time() is not None or not self._follows()):
+            self._end(ended)
             return None
         if self.busy_devices:
             self._pause()
             return None
-        if len(self.live) >= self.concurrent:
+        if len(self.live) >= self.concurrent or any(spec.kind not in SEARCHING for spec in self.live.values()):
             return None
+        if ended is not None:
+            return self._after(ended)
         if self._again:
             return self._start(self._again.pop(0))
+        return self._searched()
+
+    def _searched(self) -> TrialSpec | None:
+        """The next trial of the search."""
+        number = self._next_number()
         if number == 0:
             return self._start(TrialSpec(0, TrialKind.BASELINE, self.baseline_flags))
         baseline = self.finished.get(0)
@@ -86,19 +113,101 @@ class StudyPlan:
         if baseline.metrics is None:
             self.stop(f"the baseline failed: {baseline.line_of_cause()}", failed=True)
             raise StopIteration(self.stop_reason)
+        if self._drift_due(halfway=True):
+            return self._alone(TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics))
         pending = [spec.flags for spec in self.live.values()]
         flags = self.proposer.propose(number, pending)
         if flags is None:
-            self._end("every combination of the search space is known")
+            self._exhausted = True
+            return self.next()
+        metrics = reference_metrics(self.finished, number)
+        return self._start(TrialSpec(number, TrialKind.SEARCH, flags, metrics))
+
+    def _after(self, ended: str) -> TrialSpec | None:
+        """What follows the search, one launch at a time and alone."""
+        self._again = [spec for spec in self._again if spec.kind not in SEARCHING]
+        if self.live:
             return None
-        return self._start(TrialSpec(number, TrialKind.SEARCH, flags, baseline.metrics))
+        if self._again:
+            return self._start(self._again.pop(0))
+        spec = self._following()
+        if spec is not None:
+            return self._start(spec)
+        self._end(ended)
+        return None
+
+    def _follows(self) -> bool:
+        """Whether anything follows the search, as far as it is known while trials still run."""
+        if self.live or any(spec.kind not in SEARCHING for spec in self._again):
+            return True
+        return self._following() is not None
+
+    def _following(self) -> TrialSpec | None:
+        baseline, number = self.finished.get(0), self._next_number()
+        if baseline is None or baseline.metrics is None:
+            return None
+        if self._drift_due(halfway=False):
+            return TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics)
+        return None if self.follow is None else self.follow.next(number, self.finished, self._room())
+
+    def _alone(self, spec: TrialSpec) -> TrialSpec | None:
+        return None if self.live else self._start(spec)
+
+    def _searching(self) -> int:
+        """Trials of the search that ended or run, the baseline included."""
+        kinds = [*(one.kind for one in self.finished.values()), *(spec.kind for spec in self.live.values())]
+        return sum(kind in SEARCHING for kind in kinds)
+
+    def _search_ended(self) -> str | None:
+        """Why no further trial of the search will start; None while one may."""
+        if not any(spec.kind in SEARCHING for spec in self._again) and self._searching() >= self.trials:
+            return "all trials done"
+        if self._exhausted:
+            return "every combination of the search space is known"
+        return self._out_of_time(self.reserve_s())
+
+    def _drift_due(self, *, halfway: bool) -> bool:
+        """Whether the baseline is to be measured again: halfway through the search, and at its end."""
+        drifts = sum(one.kind is TrialKind.DRIFT for one in self.finished.values())
+        if not self.drift or self.trials < _DRIFT_TRIALS or drifts >= (1 if halfway else 2):
+            return False
+        searched = self._searching()
+        if not halfway:
+            # Once a search, and not right after the one in the middle: a search that time cut short had no second half.
+            last = max((n for n, one in self.finished.items() if one.kind is TrialKind.DRIFT), default=0)
+            return sum(number > last for number, one in self.finished.items() if one.kind in SEARCHING) > 2
+        expected_s, left_s = self._expected_s(), self.time_left_s() - self.reserve_s()
+        ahead = self.trials - searched
+        if expected_s is not None and left_s < float("inf"):
+            ahead = min(ahead, int(left_s // expected_s) * self.concurrent)
+        return searched >= _DRIFT_TRIALS // 2 and searched >= ahead
+
+    def _room(self) -> int | None:
+        """Launches that fit the time left, None without an end."""
+        left_s, expected_s = self.time_left_s(), self._expected_s()
+        if left_s == float("inf") or not expected_s:
+            return None
+        return int(left_s // (expected_s * _MARGIN))
+
+    def reserve_s(self) -> float:
+        """Seconds at the end that the search leaves to what follows it, by what a launch took so far.
+
+        Zero while nothing would follow, for want of a trial that is worth it.
+        """
+        expected_s = self._expected_s()
+        if self.follow is None or expected_s is None or self._whole_s == float("inf"):
+            return 0.0
+        if self.follow.next(self._next_number(), self.finished, None) is None:
+            return 0.0
+        return min(self.follow_share * self._whole_s, self.follow.least_launches() * expected_s * _MARGIN)
 
     def hear(self, finished: Finished, *, earlier: bool = False) -> None:
         """A trial ended. `earlier`: it is read back from the record of an earlier run."""
         self.live.pop(finished.number, None)
         self.finished[finished.number] = finished
         self.busy_devices.update(finished.dirty_devices)
-        self.proposer.hear(finished)
+        if finished.kind in SEARCHING:
+            self.proposer.hear(finished)
         if finished.number == 0 and finished.status is TrialStatus.COMPLETE and finished.score is None:
             missing = [name for name, value in (finished.metrics or {}).items() if value is None]
             self.stop(f"the baseline has no score: the load left {', '.join(missing)} undefined", failed=True)
@@ -155,11 +264,14 @@ class StudyPlan:
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def expected_left_s(self) -> float | None:
-        """Seconds until the asked trials are done, by the last few; None before the first has ended."""
+        """Seconds until all is done, by the last few trials; None before the first has ended."""
         each_s = self._expected_s()
         if each_s is None:
             return None
-        return min(each_s * (self.trials - len(self.finished)) / self.concurrent, max(0.0, self.time_left_s()))
+        searched = sum(one.kind in SEARCHING for one in self.finished.values())
+        after = 0 if self.follow is None else self.follow.least_launches() - (len(self.finished) - searched)
+        left_s = each_s * (max(0, self.trials - searched) / self.concurrent + max(0, after))
+        return min(left_s, max(0.0, self.time_left_s()))
 
     def _expected_s(self) -> float | None:
         timed = [f for f in self.finished.values() if f.total_s is not None]
@@ -169,26 +281,23 @@ class StudyPlan:
 
     def overdue(self) -> bool:
         """Whether the time and its grace are over: a trial that still runs is cut."""
-        return self._left_s() < -self.grace_s
+        return self.time_left_s() < -self.grace_s
 
     def describe_time(self) -> str | None:
         """What the end of the time means, in one line; None where there is no end."""
-        left_s = self._left_s()
+        left_s = self.time_left_s()
         if left_s == float("inf"):
             return None
         ends = datetime.now().astimezone() + timedelta(seconds=left_s)
         shortest = f" (a load takes {self.minimum_s:.0f} s or more)" if self.minimum_s >= 1 else ""
         return (
-            f"the search ends at {ends:%H:%M:%S}: no trial starts that would end later{shortest}; one that still runs "
+            f"the study ends at {ends:%H:%M:%S}: no trial starts that would end later{shortest}; one that still runs "
             f"{self.grace_s:.0f} s after is cut, and measured when the same command is typed again"
         )
 
-    def _left_s(self) -> float:
-        return self.time_left_s() - self.reserve_s
-
-    def _out_of_time(self) -> str | None:
-        """Why no further trial can end in time; None when one can."""
-        left_s, expected_s = self._left_s(), self._expected_s()
+    def _out_of_time(self, reserve_s: float = 0.0) -> str | None:
+        """Why no further trial can end in time, `reserve_s` before the end; None when one can."""
+        left_s, expected_s = self.time_left_s() - reserve_s, self._expected_s()
         if expected_s is None and self.minimum_s > left_s > 0:
             return f"the time left, {left_s:.0f} s, is shorter than the load of one trial, {self.minimum_s:.0f} s"
         if left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s):

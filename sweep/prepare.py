@@ -137,6 +137,7 @@ def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Ob
         clean_timeout_s=config.serve.clean_timeout_s,
         plan=loads.plan,
         confirmation=loads.confirmation,
+        soak=loads.soak,
         max_concurrency=config.load.max_concurrency,
         ignore_eos=config.load.ignore_eos,
         percentiles=tuple(sorted({*config.load.percentiles, *objective.percentiles_needed()})),

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from sweep.trial import CUT, Finished, Flags, TrialKind, TrialStatus
+from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialStatus
 
 
 class Verdict(StrEnum):
@@ -14,6 +14,7 @@ class Verdict(StrEnum):
 
     BETTER = "better"
     KEEP = "keep your flags"
+    NO_CLEAR_WINNER = "no clear winner"
     NOTHING_YET = "nothing measured yet"
     NO_BASELINE = "no baseline"
     ALL_FAILED = "all failed"
@@ -21,7 +22,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The verdict with its trial. `gain_share` is 1 - score: 0.12 means 12 % better than the baseline."""
+    """The verdict with its trial. `gain_share` is 1 - score: 0.12 means 12 % better than the baseline.
+
+    `gain_low_share` to `gain_high_share` is the 95 % interval of a `confirmed` one. `flags` are those to use, today's
+    included; None where there is nothing to say.
+    """
 
     verdict: Verdict
     number: int | None
@@ -29,6 +34,9 @@ class Recommendation:
     score: float | None
     gain_share: float | None
     sentence: str
+    confirmed: bool = False
+    gain_low_share: float | None = None
+    gain_high_share: float | None = None
 
 
 def rank_key(trial: Finished) -> tuple[bool, float, float]:
@@ -38,13 +46,13 @@ def rank_key(trial: Finished) -> tuple[bool, float, float]:
 
 
 def recommend(trials: Iterable[Finished]) -> Recommendation:
-    """The best trial of a study against its baseline.
+    """The best trial of a search against its baseline, which nothing confirmed.
 
     Trials that were cut do not count: they are not decided. Only COMPLETE trials with a score count, and none that was
     disturbed (a throttling device, say). Among equals the baseline wins, then the lower trial number. The winner is the
     best of single noisy measurements: the sentence says "unconfirmed".
     """
-    decided = [t for t in trials if t.policy != CUT]
+    decided = [t for t in trials if t.policy != CUT and t.kind in SEARCHING]
     if not decided:
         return Recommendation(Verdict.NOTHING_YET, None, None, None, None, "Nothing measured yet.")
     scored = [t for t in decided if t.status is TrialStatus.COMPLETE and t.score is not None]

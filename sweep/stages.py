@@ -112,7 +112,7 @@ class Confirmation:
         """The winner under the worst burst; where it fails, one step less memory, soaked and then measured."""
         for flags in soak_ladder(winner, self.rules.utilization_step):
             if record.soaked(flags) is None:
-                return Launch(TrialKind.SOAK, flags, None)
+                return Launch(TrialKind.SOAK, flags, None) if record.soaks(flags) < _TRIES else None
             if not record.soaked(flags):
                 continue
             for block in range(self.rules.launches):
@@ -164,7 +164,7 @@ class _Record:
 
     def __init__(self, finished: Mapping[int, Finished]) -> None:
         self._confirm = [one for _, one in sorted(finished.items()) if one.kind is TrialKind.CONFIRM]
-        self._soaks = {flags_key(one.flags): one for _, one in sorted(finished.items()) if one.kind is TrialKind.SOAK}
+        self._soaks = [one for _, one in sorted(finished.items()) if one.kind is TrialKind.SOAK]
         self._tries = Counter((flags_key(one.flags), one.block) for one in self._confirm)
         self._counting = {(flags_key(one.flags), one.block): one for one in self._confirm if _counts(one)}
 
@@ -186,12 +186,16 @@ class _Record:
         """In how many blocks these flags are settled."""
         return len({block for key, block in self._tries if key == flags_key(flags) and block is not None})
 
+    def soaks(self, flags: Flags) -> int:
+        """How often these flags were soaked."""
+        return sum(flags_key(one.flags) == flags_key(flags) for one in self._soaks)
+
     def soaked(self, flags: Flags) -> bool | None:
-        """Whether these flags survived the soak; None before it, or where the machine decided it."""
-        soak = self._soaks.get(flags_key(flags))
-        if soak is None:
-            return None
-        return soak.status is not TrialStatus.INFEASIBLE
+        """Whether these flags survived a soak; None before one, or where the machine decided it."""
+        status = {one.status for one in self._soaks if flags_key(one.flags) == flags_key(flags)}
+        if TrialStatus.INFEASIBLE in status:
+            return False
+        return True if TrialStatus.COMPLETE in status else None
 
 
 def _counts(one: Finished) -> bool:

@@ -20,6 +20,7 @@ from sweep.atomic_file import WriteFailed
 from sweep.best_yaml import write_best_yaml
 from sweep.cluster import first_line
 from sweep.config import StudyConfig
+from sweep.confirm import AfterSearch, Confirmed, Jury, recommended
 from sweep.console import View
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost
@@ -31,6 +32,7 @@ from sweep.process import end_leftovers
 from sweep.recommend import Recommendation, recommend
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
+from sweep.stages import ConfirmRules
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
@@ -45,6 +47,7 @@ class StudyOutcome:
 
     trials: tuple[StoredTrial, ...]
     recommendation: Recommendation
+    confirmed: Confirmed | None
     command: str | None
     best_yaml: Path | None
     stop_reason: str | None
@@ -73,10 +76,34 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         time_left_s=time_left_s,
         grace_s=grace_of(time_left_s()),
         minimum_s=sum(one.last_send_s for one in prepared.setup.plan.rounds),
+        follow=_after_search(prepared),
+        follow_share=config.confirm.budget_share,
+        drift=config.confirm.drift,
     )
     for finished in known_trials(prepared):
         plan.hear(finished, earlier=True)
     return plan
+
+
+def _jury(prepared: Prepared) -> Jury:
+    """Who judges the confirmation launches of this study."""
+    confirm, setup = prepared.config.confirm, prepared.setup
+    rules = ConfirmRules(confirm.candidates, confirm.launches, confirm.max_launches, soak=confirm.soak)
+    return Jury(
+        setup.folder,
+        setup.objective,
+        rules,
+        width=confirm.width,
+        seed=prepared.config.study.seed,
+        metric_names=prepared.schema.metrics,
+    )
+
+
+def _after_search(prepared: Prepared) -> AfterSearch | None:
+    if not prepared.setup.confirmation:
+        return None
+    jury = _jury(prepared)
+    return AfterSearch(jury.rules, prepared.config.baseline_flags(), jury)
 
 
 class _EveryStep(tune.Callback):
@@ -207,8 +234,9 @@ def anything_left(plan: StudyPlan) -> bool:
 
 def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
     """The recommendation of all that is stored, written to `best.yaml` when there is one."""
-    known = known_trials(prepared)
-    recommendation = recommend(known)
+    known = {one.number: one for one in known_trials(prepared)}
+    confirmed = _jury(prepared).confirmed(known)
+    recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
     command = best_yaml = None
     if recommendation.flags is not None:
         command = prepared.redactor.text(prepared.setup.command_line(recommendation.flags))
@@ -216,4 +244,6 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
             best_yaml = write_best_yaml(
                 prepared.setup, prepared.redactor, recommendation.flags, recommendation.sentence
             )
-    return StudyOutcome(read_trials(prepared.setup.folder), recommendation, command, best_yaml, stop_reason, failed)
+    return StudyOutcome(
+        read_trials(prepared.setup.folder), recommendation, confirmed, command, best_yaml, stop_reason, failed
+    )

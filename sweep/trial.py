@@ -36,6 +36,10 @@ class TrialKind(StrEnum):
     SOAK = "soak"
 
 
+# The trials that a study file counts.
+SEARCHING = (TrialKind.BASELINE, TrialKind.SEARCH)
+
+
 class TrialStatus(StrEnum):
     """How a trial ended. Only COMPLETE and CENSORED have metrics, and only COMPLETE can win.
 

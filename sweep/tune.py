@@ -259,6 +259,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             stop_reason=outcome.stop_reason,
             folder=str(prepared.setup.folder),
             reads_yaml=_reads_yaml(prepared),
+            confirmed=outcome.confirmed,
         )
     failed = outcome.failed or outcome.recommendation.flags is None
     return _FAILED if failed else 0

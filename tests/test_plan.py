@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -187,10 +188,11 @@ def test_goes_on_where_an_earlier_run_stopped() -> None:
     assert take(plan).number == 3
 
 
+@dataclass(slots=True)
 class Clock:
     """A budget that a test spends."""
 
-    left_s = 100.0
+    left_s: float = 100.0
 
     def __call__(self) -> float:
         return self.left_s
@@ -226,12 +228,82 @@ def test_lost_trial_is_not_begun_again_without_time_for_it() -> None:
     assert ends(plan) == "the time left is shorter than a trial"
 
 
+@dataclass(slots=True)
+class After:
+    """What follows a search: so many launches of the baseline."""
+
+    launches: int
+    rooms: list[int | None] = field(default_factory=list)
+
+    def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
+        self.rooms.append(room)
+        done = sum(one.kind is TrialKind.CONFIRM for one in finished.values())
+        if done >= self.launches:
+            return None
+        return TrialSpec(number, TrialKind.CONFIRM, BASELINE, block=done)
+
+    def least_launches(self) -> int:
+        return self.launches
+
+
+def test_what_follows_the_search_runs_one_at_a_time_and_alone() -> None:
+    plan = plan_of(3, follow=After(2), concurrent=2)
+    plan.hear(done(take(plan)))
+    first, second = take(plan), take(plan)
+    plan.hear(done(first))
+    assert plan.next() is None  # a trial of the search still runs
+    plan.hear(done(second))
+    launch = take(plan)
+    assert (launch.number, launch.kind, launch.block) == (3, TrialKind.CONFIRM, 0)
+    assert plan.next() is None
+    plan.hear(done(launch))
+    plan.hear(done(take(plan)))
+    assert ends(plan) == "all trials done"
+    assert [one.kind for one in plan.finished.values()].count(TrialKind.CONFIRM) == 2
+
+
+def test_more_trials_asked_for_afterwards_are_searched_and_the_search_hears_of_no_confirmation() -> None:
+    plan = plan_of(2, follow=After(1))
+    for _ in range(3):
+        plan.hear(done(take(plan)))
+    assert ends(plan) == "all trials done"
+    longer = plan_of(3, follow=After(1))
+    for finished in plan.finished.values():
+        longer.hear(finished, earlier=True)
+    assert take(longer).kind is TrialKind.SEARCH
+    assert isinstance(longer.proposer, Queue)
+    assert longer.proposer.heard == [0, 1]
+
+
 def test_time_kept_for_what_follows_is_not_spent_on_trials() -> None:
-    clock = Clock()
-    plan = plan_of(40, time_left_s=clock, reserve_s=50.0)
+    clock = Clock(left_s=1000.0)
+    after = After(2)
+    plan = plan_of(40, time_left_s=clock, follow=after, follow_share=0.1)
     plan.hear(done(take(plan), total_s=30.0))
-    clock.left_s = 80.0
-    assert "time" in ends(plan)
+    assert plan.reserve_s() == pytest.approx(66.0)
+    clock.left_s = 98.0
+    assert take(plan).kind is TrialKind.CONFIRM
+    assert after.rooms[-1] == 2
+    idle = plan_of(40, time_left_s=Clock(left_s=1000.0), follow=After(0))
+    idle.hear(done(take(idle), total_s=30.0))
+    assert idle.reserve_s() == 0.0
+
+
+def test_the_baseline_is_measured_again_in_the_middle_and_at_the_end() -> None:
+    plan = plan_of(14, drift=True, follow=After(1))
+    kinds = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            spec = take(plan)
+            kinds.append(spec.kind)
+            plan.hear(done(spec))
+    assert [number for number, kind in enumerate(kinds) if kind is TrialKind.DRIFT] == [7, 15]
+    assert kinds[-1] is TrialKind.CONFIRM
+    assert kinds.count(TrialKind.SEARCH) == 13
+    short = plan_of(6, drift=True)
+    for _ in range(6):
+        short.hear(done(take(short)))
+    assert ends(short) == "all trials done"
 
 
 def test_time_that_is_out_launches_nothing() -> None:
@@ -249,11 +321,11 @@ def test_baseline_does_not_start_where_its_load_alone_cannot_end_in_time() -> No
 
 def test_what_runs_after_the_time_and_its_grace_is_overdue() -> None:
     clock = Clock()
-    plan = plan_of(40, time_left_s=clock, reserve_s=50.0, grace_s=3.0)
+    plan = plan_of(40, time_left_s=clock, grace_s=3.0)
     assert not plan.overdue()
-    clock.left_s = 47.5
+    clock.left_s = -2.5
     assert not plan.overdue()
-    clock.left_s = 46.5
+    clock.left_s = -3.5
     assert plan.overdue()
     assert not plan_of(40).overdue()
     assert [grace_of(left_s) for left_s in (10.0, 8 * 3600.0, float("inf"))] == [0.2, 30.0, 30.0]
@@ -275,7 +347,7 @@ def test_the_end_of_the_time_is_said_in_a_line() -> None:
     assert plan_of(2).describe_time() is None
     line = plan_of(2, time_left_s=lambda: 100.0, grace_s=2.0, minimum_s=20.0).describe_time()
     assert line is not None
-    assert re.match(r"the search ends at \d\d:\d\d:\d\d: no trial starts that would end later ", line)
+    assert re.match(r"the study ends at \d\d:\d\d:\d\d: no trial starts that would end later ", line)
     assert "(a load takes 20 s or more); one that still runs 2 s after is cut" in line
 
 

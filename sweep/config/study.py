@@ -235,7 +235,7 @@ class ConfirmSection(Section):
     @model_validator(mode="after")
     def _possible(self) -> ConfirmSection:
         if self.max_launches < self.launches:
-            raise ValueError(f"max_launches {self.max_launches} is below launches {self.launches}")
+            raise Mistake(f"{self.max_launches} is below launches, {self.launches}", "max_launches")
         return self
 
 

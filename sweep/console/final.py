@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sweep.confirm import Confirmed
 from sweep.console.view import flags_text
-from sweep.metric_table import LATENCIES
+from sweep.metric_table import LATENCIES, parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
 from sweep.store import StoredTrial
-from sweep.trial import TrialStatus
+from sweep.trial import TrialKind, TrialStatus
 
 _SHOWN = (95, 99)
+_CONFIRMED = (50.0, 95.0, 99.0)
 
 
 def trials_table(trials: Sequence[StoredTrial], best: int | None) -> Table:
@@ -54,7 +56,12 @@ def _pair(metrics: Mapping[str, float | None] | None, stem: str) -> str:
 
 
 def _status(trial: StoredTrial) -> str:
-    parts = [str(trial.status) if trial.kind != "baseline" else f"baseline, {trial.status}"]
+    what = "" if trial.kind is TrialKind.SEARCH else f"{trial.kind}, "
+    if trial.block is not None:
+        what = f"{trial.kind}, block {trial.block}, "
+    parts = [f"{what}{trial.status}"]
+    if trial.stopped_because is not None:
+        parts.append(trial.stopped_because)
     if trial.failure is not None:
         parts.append(f"{trial.failure.failure_class} in {trial.failure.phase}")
     parts += [f"disturbed: {text}" for text in trial.disturbances]
@@ -89,6 +96,47 @@ def causes_table(trials: Sequence[StoredTrial]) -> Table:
     return table
 
 
+def effects_table(confirmed: Confirmed) -> Table:
+    """What the confirmation measured of each configuration, beside what the search had believed."""
+    verdict = confirmed.verdict
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title="Confirmed on fresh servers")
+    for name in ("trial", "launches", "score in the search", "confirmed", f"{verdict.level:.0%} interval", ""):
+        table.add_column(name, justify="left" if name == "" else "right")
+    believed = {one.key: one.search_score for one in verdict.shrinkage}
+    for effect in verdict.effects:
+        score = effect.score
+        broken = [name for name, excess in effect.violations.items() if excess > 0]
+        notes = [f"breaks the SLO on {', '.join(broken)}"] if broken else []
+        notes += ["better"] if effect.clear else []
+        notes += ["recommended"] if effect.key == confirmed.recommended else []
+        table.add_row(
+            str(effect.key),
+            str(effect.launches),
+            "" if effect.key not in believed else f"{believed[effect.key]:.3f}",
+            f"{score.value:.3f}",
+            f"{score.low:.3f} to {score.high:.3f}",
+            Text(", ".join(notes)),
+        )
+    return table
+
+
+def metrics_table(confirmed: Confirmed) -> Table:
+    """What the leader changes of each metric that was stored at p50, p95 or p99, and of the rates."""
+    verdict = confirmed.verdict
+    shown = verdict.leader if verdict.winner is None else verdict.effect(verdict.winner)
+    title = "" if shown is None else f"What trial {shown.key} changes"
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=title)
+    for name in ("metric", "today's flags", "these flags", "ratio", f"{verdict.level:.0%} interval"):
+        table.add_column(name, justify="left" if name == "metric" else "right")
+    for line in verdict.metrics:
+        metric = parse_metric(line.name)
+        if metric.stat == "rate" or metric.percentile in _CONFIRMED:
+            ratio = line.ratio
+            values = (f"{line.baseline.value:,.4g}", f"{line.leader.value:,.4g}", f"{ratio.value:.3f}")
+            table.add_row(line.name, *values, f"{ratio.low:.3f} to {ratio.high:.3f}")
+    return table
+
+
 def print_final(
     console: Console,
     trials: Sequence[StoredTrial],
@@ -99,6 +147,7 @@ def print_final(
     stop_reason: str | None,
     folder: str,
     reads_yaml: str | None = "vllm serve",
+    confirmed: Confirmed | None = None,
 ) -> None:
     """Everything at the end, the most important last.
 
@@ -111,6 +160,9 @@ def print_final(
         console.print(Text(line), soft_wrap=True)
     if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
         console.print(causes_table(trials))
+    if confirmed is not None:
+        console.print(effects_table(confirmed))
+        console.print(metrics_table(confirmed))
     console.print(Text(f"Everything measured: {folder}"))
     if command is not None and recommendation.flags is not None:
         baseline = next((t.flags for t in trials if t.number == 0), {})
@@ -167,15 +219,17 @@ def verdict_json(
     recommendation: Recommendation, *, study: str, trials: int, command: str | None, stop_reason: str | None
 ) -> dict[str, Any]:
     """The last object of `--json`."""
+    interval = (recommendation.gain_low_share, recommendation.gain_high_share)
     return {
         "verdict": str(recommendation.verdict),
-        "confirmed": False,
+        "confirmed": recommendation.confirmed,
         "study": study,
         "trials": trials,
         "trial": recommendation.number,
         "flags": None if recommendation.flags is None else dict(recommendation.flags),
         "score": recommendation.score,
         "gain_share": recommendation.gain_share,
+        "gain_interval_share": None if interval[0] is None else list(interval),
         "sentence": recommendation.sentence,
         "command": command,
         "stop_reason": stop_reason,

@@ -142,7 +142,7 @@ class Attempt:
 
             rounds = RoundsRunner(self._spec, setup, journal, server, watch, job, self._hooks, self._outcome.remarks)
             try:
-                if (warmup := setup.plan_for(self._spec.block).warmup) is not None:
+                if (warmup := setup.plan_for(self._spec).warmup) is not None:
                     journal.enter(Phase.WARMUP)
                     warm_up(server, warmup.prompts, setup.request_timeout_s, max_concurrency=setup.max_concurrency)
                 self._outcome.load = rounds.run()
@@ -155,7 +155,7 @@ class Attempt:
                 self._outcome.engine = watch.samples
 
     def _load_job(self, server: VllmServer, api_key: str, number: int, share_needed: float) -> LoadJob:
-        setup, block = self._setup, self._spec.block
+        setup, spec = self._setup, self._spec
         return LoadJob(
             command=setup.client_command,
             help=setup.dialect.client,
@@ -164,10 +164,10 @@ class Attempt:
             served_name=setup.served_name,
             tokenizer=setup.tokenizer,
             number=number,
-            plan=setup.plan_for(block).rounds[number],
-            file=setup.write_round(number, block),
+            plan=setup.plan_for(spec).rounds[number],
+            file=setup.write_round(number, spec),
             env=child_environment(os.environ, visible_devices="", extra=setup.client_env, api_key=api_key),
-            folder=setup.log_folder(self._spec.number),
+            folder=setup.log_folder(spec.number),
             name=f"round-{number}-{self._journal.attempt}",
             log_path=self.client_log,
             record_path=self._record("client"),

@@ -59,7 +59,7 @@ class RoundsRunner:
 
     def run(self) -> Measured:
         """The whole load. Raises what `loadgen.run` does, and ServerDied; what was measured is then lost."""
-        plan = self.setup.plan_for(self.spec.block)
+        plan = self.setup.plan_for(self.spec)
         self.journal.enter(Phase.LOAD, total=plan.num_prompts)
         why: str | None = None
         for number in range(len(plan.rounds)):
@@ -92,7 +92,7 @@ class RoundsRunner:
 
     def _send(self, number: int) -> LoadOutcome:
         before = sum(one.prompts for one in self._rounds)
-        plan = self.setup.plan_for(self.spec.block)
+        plan = self.setup.plan_for(self.spec)
         done, began_s, asked_s = 0, math.inf, -math.inf
 
         def begin() -> None:
@@ -129,7 +129,7 @@ class RoundsRunner:
 
     def _share_needed(self, number: int) -> float:
         """The least share of this round with which the trial as a whole may still keep `min_success_share`."""
-        plan = self.setup.plan_for(self.spec.block)
+        plan = self.setup.plan_for(self.spec)
         may_fail = plan.num_prompts - math.ceil(round(self.setup.min_success_share * plan.num_prompts, 6))
         left = max(0, may_fail - sum(one.failed for one in self._rounds))
         prompts = len(plan.rounds[number].prompts)
@@ -154,7 +154,7 @@ class RoundsRunner:
             raise LoadFailed("server_died", "the server does not answer /health after the load")
 
     def _record(self, number: int, outcome: LoadOutcome, samples: Sequence[EngineSample], reset: bool) -> RoundRecord:
-        plan = self.setup.plan_for(self.spec.block).rounds[number]
+        plan = self.setup.plan_for(self.spec).rounds[number]
         done = [request for request in outcome.requests if request.error is None]
         figures = summarize(outcome.requests, outcome.duration_s, percentiles=(50, 95), slo={})
         shown = [f"p{p}_{stem}_ms" for p in (50, 95) for stem in ("ttft", "tpot", "e2el")]

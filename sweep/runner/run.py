@@ -17,10 +17,11 @@ from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.reports import Hooks, RoundProgress, RoundReport
 from sweep.runner.rounds import unexpected_hits, with_telemetry
 from sweep.runner.setup import TrialSetup
+from sweep.runner.soak import soak_remark
 from sweep.runner.telemetry import load_readings, telemetry_rows
 from sweep.server import new_api_key
 from sweep.store import TelemetryRow
-from sweep.trial import Failure, Phase, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
+from sweep.trial import SEARCHING, Failure, Phase, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +91,10 @@ def run_trial(
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
             time.sleep(setup.retry_wait_s)
         attempt += 1
-    result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
     summary = asdict(summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD]))
+    if spec.kind is TrialKind.SOAK and outcome.load is not None:
+        outcome.remarks.append(soak_remark(rows, gpus.devices, summary))
+    result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
     return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
 
 
@@ -178,8 +181,11 @@ def _summary(setup: TrialSetup, requests: Sequence[RequestRecord], duration_s: f
 
 
 def _baseline(spec: TrialSpec, own: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """The baseline is scored against itself, so its score is 1.0."""
-    return own if spec.kind is TrialKind.BASELINE or spec.baseline_metrics is None else spec.baseline_metrics
+    """The baseline is scored against itself, so its score is 1.0; a launch after the search that has none to be
+    compared with yet has no score."""
+    if spec.baseline_metrics is not None and spec.kind is not TrialKind.BASELINE:
+        return spec.baseline_metrics
+    return own if spec.kind in SEARCHING else {}
 
 
 def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:

@@ -12,8 +12,11 @@ from pathlib import Path
 
 from sweep.flags import Dialect, FlagValue, printable, render
 from sweep.objective import Objective
-from sweep.trial import Flags
+from sweep.trial import Flags, TrialKind, TrialSpec
 from sweep.workload import ClientFeatures, ClientFile, LoadPlan, write_round
+
+# Requests of a soak where the flags do not say how many may run at once: twice vLLM's own default on small devices.
+_VLLM_SEQS = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +24,7 @@ class TrialSetup:
     """Everything but the searched flags. `folder` is the study's folder.
 
     `plan` is the load of the search; `confirmation` holds one load a block, of prompts that the search never sends, and
-    is empty where none are held out.
+    is empty where none are held out. `soak` are the longest prompts of both, all at once, for the winner's worst burst.
     """
 
     folder: Path
@@ -52,22 +55,29 @@ class TrialSetup:
     max_retries: int
     retry_wait_s: float
     confirmation: tuple[LoadPlan, ...] = ()
+    soak: LoadPlan | None = None
     max_lag_ms: float = 250.0
 
     def log_folder(self, number: int) -> Path:
         """Where logs and the journal of a trial lie."""
         return self.folder / "logs" / f"{number:04d}"
 
-    def plan_for(self, block: int | None) -> LoadPlan:
-        """The load of the search, or that of a block; after the last block the first one's comes again.
+    def plan_for(self, spec: TrialSpec) -> LoadPlan:
+        """The load of a trial: that of the search, or of its block; after the last block the first one's comes again.
+        A soak gets the burst, twice as many requests as its flags let run at once.
 
-        Raises ValueError for a block where no prompts are held out.
+        Raises ValueError for a block where no prompts are held out, and for a soak where there is no burst.
         """
-        if block is None:
+        if spec.kind is TrialKind.SOAK:
+            if self.soak is None:
+                raise ValueError("this study has no burst to soak anything with")
+            seqs = self.server_flags(spec.flags).get("max-num-seqs")
+            return self.soak.shortened(2 * seqs if isinstance(seqs, int) and seqs > 0 else _VLLM_SEQS)
+        if spec.block is None:
             return self.plan
         if not self.confirmation:
             raise ValueError("no prompts are held out to confirm anything with")
-        return self.confirmation[block % len(self.confirmation)]
+        return self.confirmation[spec.block % len(self.confirmation)]
 
     def launch_env(self) -> dict[str, str]:
         """The server's environment: the study's, and the switch of vLLM's development endpoints.
@@ -78,19 +88,22 @@ class TrialSetup:
         ours = {"VLLM_SERVER_DEV_MODE": "1"} if _loopback(self.host) else {}
         return {**ours, **self.server_env}
 
-    def write_round(self, number: int, block: int | None = None) -> ClientFile:
-        """Round `number` of a load as a file of the load client; the same bytes each time.
+    def write_round(self, number: int, spec: TrialSpec) -> ClientFile:
+        """Round `number` of a trial's load as a file of the load client; the same bytes each time.
 
         Raises OSError or HostNotReady where it cannot be written.
         """
-        name = f"round-{number}" if block is None else f"block-{block}-round-{number}"
+        plan = self.plan_for(spec)
+        name = f"round-{number}" if spec.block is None else f"block-{spec.block}-round-{number}"
+        if spec.kind is TrialKind.SOAK:
+            name = f"soak-{plan.num_prompts}"
         help_ = self.dialect.client
         client = ClientFeatures.from_help(None if help_ is None else tuple(help_.options), self.dialect.version)
         folder = self.folder / "load"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # trials that run side by side write the same file
-            return write_round(self.plan_for(block).rounds[number], folder, name=name, client=client)
+            return write_round(plan.rounds[number], folder, name=name, client=client)
 
     def server_flags(self, flags: Flags) -> dict[str, FlagValue]:
         """Fixed and searched flags in the order of the study file, those left to vLLM taken out."""

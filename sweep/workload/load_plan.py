@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -53,11 +54,37 @@ class LoadPlan:
         """Measured requests of all rounds."""
         return sum(len(one.prompts) for one in self.rounds)
 
+    def shortened(self, most: int) -> LoadPlan:
+        """The same with the first `most` requests of each round."""
+        rounds = (
+            dataclasses.replace(one, prompts=one.prompts[:most], arrivals_s=one.arrivals_s[:most])
+            for one in self.rounds
+        )
+        return dataclasses.replace(self, rounds=tuple(rounds))
+
     @property
     def longest(self) -> Prompt:
         """The measured prompt with most tokens, output included."""
         prompts = (prompt for one in self.rounds for prompt in one.prompts)
         return max(prompts, key=lambda prompt: prompt.input_tokens + prompt.output_tokens)
+
+
+def burst(selections: Sequence[Selection], most: int) -> LoadPlan:
+    """The worst burst: at most `most` of the longest selected prompts, longest first, all at once, without warm-up."""
+    every = {prompt.prompt_id: prompt for selection in selections for prompt in selection.prompts}
+    ranked = sorted(every.values(), key=lambda prompt: (-prompt.input_tokens - prompt.output_tokens, prompt.prompt_id))
+    rules = selections[0].rules
+    one = Round(
+        prompts=tuple(ranked[:most]),
+        arrivals_s=(0.0,) * len(ranked[:most]),
+        lead_s=0.0,
+        seed=0,
+        request_rate=None,
+        burstiness=1.0,
+        output_tokens=rules.output_tokens,
+        client_format=rules.client_format,
+    )
+    return LoadPlan(warmup=None, rounds=(one,))
 
 
 def plan_load(

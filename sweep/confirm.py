@@ -1,0 +1,190 @@
+"""The launches of a confirmation as the store holds them, judged: what stands, and what the verdict is.
+
+A configuration is known by the number of the search trial that found it, the baseline by 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweep.objective import Objective
+from sweep.recommend import Recommendation
+from sweep.recommend import Verdict as Decision
+from sweep.reference import block_reference
+from sweep.stages import Confirmation, ConfirmRules, Standing, flags_key, soak_ladder, survivor
+from sweep.store import read_requests, read_rounds
+from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+from sweep.verdict import LaunchFigures, Outcome, Verdict, enough, figures_of, from_requests, judge
+from sweep.verdict import gain as gain_text
+
+BASELINE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """A verdict with the configurations it is about. `recommended`: the winner, or what the soak left of it; None where
+    today's flags stay. `soaked`: whether the recommended flags survived the soak, None where there was none.
+    """
+
+    verdict: Verdict
+    flags: Mapping[int, Flags]
+    recommended: int | None
+    soaked: bool | None
+    note: str = ""
+
+
+@dataclass(slots=True)
+class Jury:
+    """Judges launches by their stored requests. `folder` is the study's; figures are computed once a launch."""
+
+    folder: Path
+    objective: Objective
+    rules: ConfirmRules
+    width: float
+    seed: int = 0
+    metric_names: tuple[str, ...] = ()
+    _figures: dict[tuple[int, int], LaunchFigures] = field(default_factory=dict)
+
+    def standing(self, finished: Mapping[int, Finished], counting: Sequence[Finished]) -> Standing:
+        """What the launches that count say so far, for the plan of the next one."""
+        verdict, flags = self._judge(finished, counting)
+        said = enough(verdict, width=self.width, first=self.rules.launches, most=self.rules.max_launches)
+        leader = verdict.leader
+        still = () if leader is None else tuple(e.key for e in verdict.effects if e.score.low <= leader.score.high)
+        return Standing(
+            enough=said.stop,
+            contending=tuple(flags[key] for key in still),
+            winner=None if verdict.winner is None else flags[self._origin(verdict.winner, flags)],
+        )
+
+    def confirmed(self, finished: Mapping[int, Finished]) -> Confirmed | None:
+        """The verdict on all launches, None before there are two of the baseline and of a candidate."""
+        counting = [
+            one for one in finished.values() if one.kind is TrialKind.CONFIRM and one.metrics and not one.disturbed
+        ]
+        if not counting:
+            return None
+        verdict, flags = self._judge(finished, counting)
+        if verdict.leader is None:
+            return None
+        if verdict.winner is None:
+            return Confirmed(verdict, flags, None, None)
+        return self._after_soak(finished, verdict, flags)
+
+    def _after_soak(self, finished: Mapping[int, Finished], verdict: Verdict, flags: Mapping[int, Flags]) -> Confirmed:
+        assert verdict.winner is not None
+        top = flags[self._origin(verdict.winner, flags)]
+        soaks = [one for one in finished.values() if one.kind is TrialKind.SOAK]
+        if not soaks:
+            return Confirmed(verdict, flags, verdict.winner, None)
+        left = survivor(finished, top, self.rules.utilization_step)
+        if left is None:
+            note = "the winner failed under its worst burst, and so did less gpu-memory-utilization"
+            return Confirmed(verdict, flags, None, False, note)
+        key = next((number for number, one in flags.items() if flags_key(one) == flags_key(left)), None)
+        done = [one for one in soaks if one.status is TrialStatus.COMPLETE]
+        soaked = any(flags_key(one.flags) == flags_key(left) for one in done)
+        if key is None or verdict.effect(key) is None:
+            note = "the winner failed under its worst burst; less gpu-memory-utilization is not measured yet"
+            return Confirmed(verdict, flags, None, False, note)
+        stepped = "" if flags_key(left) == flags_key(top) else "gpu-memory-utilization was lowered after the soak"
+        return Confirmed(verdict, flags, key, soaked or None, stepped)
+
+    def _origin(self, key: int, flags: Mapping[int, Flags]) -> int:
+        """The configuration that `key` was stepped down from after a soak; `key` itself for all others."""
+        for number, one in flags.items():
+            steps = soak_ladder(one, self.rules.utilization_step)[1:]
+            if number < key and any(flags_key(step) == flags_key(flags[key]) for step in steps):
+                return number
+        return key
+
+    def _judge(
+        self, finished: Mapping[int, Finished], counting: Sequence[Finished]
+    ) -> tuple[Verdict, Mapping[int, Flags]]:
+        keys = self._keys(finished, counting)
+        figures = [self._of(keys[flags_key(one.flags)], one) for one in sorted(counting, key=lambda one: one.number)]
+        flags = {keys[flags_key(one.flags)]: one.flags for one in counting}
+        scores = {number: one.score for number, one in finished.items() if number in flags}
+        verdict = judge(
+            figures,
+            self.objective,
+            baseline=BASELINE,
+            flags=flags,
+            search_scores=scores,
+            width=self.width,
+            metric_names=self.metric_names,
+        )
+        return verdict, flags
+
+    def _keys(self, finished: Mapping[int, Finished], counting: Sequence[Finished]) -> dict[object, int]:
+        """The number each configuration is known by: that of the first trial with these flags."""
+        keys: dict[object, int] = {}
+        wanted = {flags_key(one.flags) for one in counting}
+        for number in sorted(finished):
+            key = flags_key(finished[number].flags)
+            if key in wanted:
+                keys.setdefault(key, number)
+        return keys
+
+    def _of(self, key: int, one: Finished) -> LaunchFigures:
+        assert one.block is not None  # every launch of a confirmation has one
+        if (one.number, key) not in self._figures:
+            durations_s = {part.round: part.duration_s for part in read_rounds(self.folder, one.number)}
+            launch = from_requests(
+                key, one.block, one.number, read_requests(self.folder, one.number), durations_s=durations_s
+            )
+            names = dict.fromkeys((*self.objective.metrics_needed(), *self.metric_names))
+            self._figures[one.number, key] = figures_of(launch, tuple(names), slo=self.objective.slo, seed=self.seed)
+        return self._figures[one.number, key]
+
+
+def recommended(confirmed: Confirmed) -> Recommendation:
+    """What the confirmation recommends: the winner, or today's flags."""
+    verdict = confirmed.verdict
+    note = f" {confirmed.note[:1].upper()}{confirmed.note[1:]}." if confirmed.note else ""
+    if verdict.winner is not None and confirmed.recommended is not None:
+        effect = verdict.effect(confirmed.recommended)
+        assert effect is not None  # see `_after_soak`
+        gain, soaked = effect.gain, " It survived its worst burst." if confirmed.soaked else ""
+        sentence = verdict.sentence
+        if confirmed.recommended != verdict.winner:
+            sentence = f"Configuration {effect.key} is {gain_text(effect.score, verdict.level)}."
+        return Recommendation(
+            verdict=Decision.BETTER,
+            number=effect.key,
+            flags=confirmed.flags[effect.key],
+            score=effect.score.value,
+            gain_share=gain.value,
+            sentence=f"{sentence}{note}{soaked}",
+            confirmed=True,
+            gain_low_share=gain.low,
+            gain_high_share=gain.high,
+        )
+    kept = Decision.NO_CLEAR_WINNER if verdict.outcome is Outcome.NO_CLEAR_WINNER else Decision.KEEP
+    sentence = f"{verdict.sentence}{note}" if verdict.winner is None else f"Keep your flags:{note}"
+    flags = confirmed.flags.get(BASELINE)
+    return Recommendation(kept, BASELINE, flags, 1.0, 0.0, sentence, confirmed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSearch:
+    """What follows the search, as the plan asks for it."""
+
+    confirmation: ConfirmRules
+    baseline: Flags
+    jury: Jury
+
+    def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
+        """The next launch of the confirmation as a trial; see `Confirmation.next`."""
+        stages = Confirmation(self.confirmation, self.baseline, lambda counting: self.jury.standing(finished, counting))
+        launch = stages.next(finished, room=room)
+        if launch is None:
+            return None
+        reference = None if launch.block is None else block_reference(finished.values(), launch.block)
+        return TrialSpec(number, launch.kind, launch.flags, reference, launch.block)
+
+    def least_launches(self) -> int:
+        """Launches of a confirmation that goes as planned."""
+        return Confirmation(self.confirmation, self.baseline, lambda _: Standing(enough=True)).least_launches()
