@@ -13,7 +13,7 @@ from typing import Any
 
 from sweep.metric_table import RATES
 from sweep.metrics import summarize
-from sweep.records import EngineConfig, RequestRecord
+from sweep.records import EngineConfig, RequestRecord, RoundRecord
 from sweep.redact import Redactor
 from sweep.store import Schema, Store
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
@@ -56,9 +56,16 @@ def measured(number: int, requests: Sequence[RequestRecord], **facts: Any) -> Tr
         "startup_s": 40.0,
         "load_s": DURATION_S,
         "total_s": 60.0,
+        "rounds": (_round(requests),),
         **facts,
     }
     return TrialResult(**settings)
+
+
+def _round(requests: Sequence[RequestRecord]) -> RoundRecord:
+    done = [one for one in requests if one.error is None]
+    tokens = sum(one.output_tokens or 0 for one in done)
+    return RoundRecord(1, 0, 40.0, DURATION_S, 12.0, None, len(requests), len(done), len(requests) - len(done), tokens)
 
 
 def launch(number: int, of: int, block: int, ttft_ms: float, gap_ms: float = 10.0, **facts: Any) -> TrialResult:
@@ -70,7 +77,7 @@ def launch(number: int, of: int, block: int, ttft_ms: float, gap_ms: float = 10.
         for index in range(40)
     ]
     spec = TrialSpec(number, TrialKind.CONFIRM, flags(of), block=block)
-    return measured(number, requests, spec=spec, **facts)
+    return measured(number, requests, **{"spec": spec, **facts})
 
 
 def confirmed(folder: Path, *, of: Sequence[int] = (0, 1, 2)) -> Path:
@@ -89,7 +96,7 @@ def lost(number: int, spec: TrialSpec | None = None) -> TrialResult:
 
 def flags(number: int) -> Flags:
     """The flags of trial `number`."""
-    return {"max-num-seqs": 8 * (number + 1), "block-size": None}
+    return {"max-num-seqs": 8 * (number + 1), "block-size": None, "gpu-memory-utilization": 0.9}
 
 
 def write(folder: Path, results: Iterable[TrialResult], objective: Mapping[str, Any] = OWN, trials: int = 6) -> Path:
@@ -106,7 +113,7 @@ def _settings(folder: Path, objective: Mapping[str, Any], trials: int) -> None:
 
 def append(folder: Path, results: Iterable[TrialResult]) -> None:
     """Further trials of a study."""
-    schema = Schema({"max-num-seqs": int, "block-size": int}, STORED)
+    schema = Schema({"max-num-seqs": int, "block-size": int, "gpu-memory-utilization": float}, STORED)
     store = Store(folder, schema, metadata={}, redactor=Redactor({}), reserve_bytes=0)
     for result in results:
         store.append(result, engine_summary={})

@@ -18,10 +18,13 @@ from sweep.recommend import Verdict
 from sweep.report import Report, Wishes, make_report, open_source
 from sweep.store import read_requests
 from sweep.study_folder import StudyFolder
-from sweep.trial import TrialKind, TrialSpec, TrialStatus
+from sweep.trial import Flags, TrialKind, TrialSpec, TrialStatus
 from sweep.verdict import Outcome
 
-SOAKED = TrialSpec(31, TrialKind.SOAK, flags(7))
+
+def stepped(steps: int) -> Flags:
+    """The flags of trial 1 with less memory."""
+    return {**flags(1), "gpu-memory-utilization": round(0.9 - 0.02 * steps, 6)}
 
 
 def report(folder: Path, **wishes: Any) -> Report:
@@ -147,49 +150,46 @@ class TestMetrics:
 class TestConfirmation:
     def test_a_winner_that_was_launched_again_is_confirmed_with_its_interval(self, tmp_path: Path) -> None:
         found = report(confirmed(tmp_path))
-        assert found.confirmed
-        assert found.confirmation is not None
-        assert (found.confirmation.outcome, found.confirmation.winner) == (Outcome.BETTER, 1)
-        assert found.recommendation.number == 1
-        assert found.recommendation.sentence == found.confirmation.sentence
-        effect = found.confirmation.effect(1)
+        assert found.confirmed is not None
+        verdict = found.confirmed.verdict
+        assert (verdict.outcome, verdict.winner, found.confirmed.recommended) == (Outcome.BETTER, 1, 1)
+        assert (found.recommendation.number, found.recommendation.confirmed) == (1, True)
+        effect = verdict.effect(1)
         assert effect is not None
         assert 0.4 < effect.score.low < 0.5 < effect.score.high < 0.6
         assert found.recommendation.gain_share == pytest.approx(1 - effect.score.value)
-        assert {one.key for one in found.confirmation.shrinkage} == {1, 2}
-        assert found.search_winner.number == 1
+        assert {one.key for one in verdict.shrinkage} == {1, 2}
+        assert (found.search_winner.number, found.search_winner.confirmed) == (1, False)
         assert [trial.number for trial in found.trials] == [1, 2, 0, 5, 3, 4]
 
     def test_other_weights_judge_the_same_launches_anew(self, tmp_path: Path) -> None:
         found = report(confirmed(tmp_path), weights={"p95_tpot_ms": 1.0}, slo={"p99.9_ttft_ms": 200.0})
-        assert found.confirmed
-        assert found.recommendation.number == 2
+        assert (found.recommendation.number, found.recommendation.confirmed) == (2, True)
         assert found.own_winner is not None
-        assert (found.own_winner.number, "launches each" in found.own_winner.sentence) == (1, True)
+        assert (found.own_winner.number, found.own_winner.confirmed) == (1, True)
 
     def test_a_winner_that_was_not_launched_again_stays_unconfirmed(self, tmp_path: Path) -> None:
         found = report(confirmed(tmp_path, of=(0, 1)), weights={"p95_tpot_ms": 1.0})
-        assert not found.confirmed
-        assert found.recommendation.number == 2
+        assert (found.recommendation.number, found.recommendation.confirmed) == (2, False)
         assert "unconfirmed" in found.recommendation.sentence
-        assert found.confirmation is not None
-        assert found.confirmation.outcome is not Outcome.BETTER
+        assert found.confirmed is not None
+        assert found.confirmed.recommended is None
 
     def test_luck_of_the_search_that_did_not_hold_keeps_the_flags(self, tmp_path: Path) -> None:
         folder = night(tmp_path)
         append(folder, (launch(10 + 2 * block + n, n, block, 100.0) for block in range(4) for n in (0, 1)))
         found = report(folder)
-        assert (found.recommendation.verdict, found.recommendation.number) == (Verdict.KEEP, 0)
-        assert not found.confirmed
+        assert (found.recommendation.number, found.recommendation.confirmed) == (0, True)
+        assert found.recommendation.flags == flags(0)
         assert found.search_winner.number == 1
-        assert found.confirmation is not None
-        assert found.confirmation.shrinkage[0].luck == pytest.approx(0.5, abs=0.1)
+        assert found.confirmed is not None
+        assert found.confirmed.verdict.shrinkage[0].luck == pytest.approx(0.5, abs=0.1)
 
     def test_a_single_launch_is_no_confirmation(self, tmp_path: Path) -> None:
         folder = night(tmp_path)
         append(folder, (launch(10 + n, n, 0, 50.0 if n else 100.0) for n in (0, 1)))
         found = report(folder)
-        assert (found.confirmation, found.confirmed, found.recommendation.number) == (None, False, 1)
+        assert (found.confirmed, found.recommendation.number, found.recommendation.confirmed) == (None, 1, False)
 
     def test_launches_that_were_disturbed_do_not_count(self, tmp_path: Path) -> None:
         folder = night(tmp_path)
@@ -199,35 +199,56 @@ class TestConfirmation:
             for n in (0, 1)
         ]
         append(folder, launches)
-        assert report(folder).confirmation is None
+        assert report(folder).confirmed is None
 
     def test_flags_that_did_not_survive_their_worst_burst_cannot_win(self, tmp_path: Path) -> None:
         folder = confirmed(tmp_path)
-        spec = TrialSpec(30, TrialKind.SOAK, flags(1))
-        append(folder, [lost(30, spec)])
+        soaks = [lost(30 + n, TrialSpec(30 + n, TrialKind.SOAK, stepped(n))) for n in range(4)]
+        append(folder, soaks)
         found = report(folder)
         assert found.recommendation.number == 0
-        assert found.confirmation is not None
-        assert [effect.key for effect in found.confirmation.effects] == [2]
+        assert "failed under its worst burst" in found.recommendation.sentence
         assert found.search_winner.number == 2
         by_number = {trial.number: trial.why_no_place for trial in found.trials}
         assert by_number[1] == "its flags did not survive their worst burst"
 
     def test_a_step_down_that_only_the_confirmation_knows_has_a_command(self, tmp_path: Path) -> None:
         folder = confirmed(tmp_path)
-        append(folder, [lost(30, TrialSpec(30, TrialKind.SOAK, flags(1))), measured(31, alike(1.0), spec=SOAKED)])
-        append(folder, (launch(32 + block, 7, block, 51.0) for block in range(4)))
+        append(folder, [lost(30, TrialSpec(30, TrialKind.SOAK, flags(1)))])
+        survived = TrialSpec(31, TrialKind.SOAK, stepped(1))
+        append(folder, [measured(31, alike(1.0), spec=survived, command="vllm serve m --soaked")])
+        specs = [TrialSpec(32 + block, TrialKind.CONFIRM, stepped(1), block=block) for block in range(4)]
+        append(
+            folder, (launch(32 + n, 1, n, 51.0, spec=spec, command="vllm serve m -u") for n, spec in enumerate(specs))
+        )
         found = report(folder)
         assert found.winner is None
-        assert (found.recommendation.number, found.recommendation.flags) == (32, flags(7))
-        assert found.command == "vllm serve m --max-num-seqs 264"
+        assert (found.recommendation.flags, found.recommendation.confirmed) == (stepped(1), True)
+        assert found.command is not None
+        assert found.command.startswith("vllm serve m -")
 
     def test_a_damaged_launch_leaves_the_search(self, tmp_path: Path) -> None:
         path = confirmed(tmp_path) / "requests" / "0011.parquet"
         path.write_bytes(path.read_bytes()[:-20])
         found = report(tmp_path)
-        assert (found.confirmation, found.confirmed, found.recommendation.number) == (None, False, 1)
+        assert (found.confirmed, found.recommendation.number, found.recommendation.confirmed) == (None, 1, False)
         assert any("confirmation is left out" in note for note in found.notes)
+
+    def test_a_machine_that_drifted_is_what_later_trials_are_compared_with(self, tmp_path: Path) -> None:
+        folder = write(
+            tmp_path,
+            (
+                measured(0, alike(100.0)),
+                measured(1, alike(90.0)),
+                measured(2, alike(200.0), spec=TrialSpec(2, TrialKind.DRIFT, flags(0))),
+                measured(3, alike(120.0)),
+            ),
+        )
+        found = report(folder)
+        assert [(trial.number, trial.reference) for trial in found.trials] == [(3, 2), (1, 0), (0, 0)]
+        score = found.trials[0].score
+        assert score is not None
+        assert score.value == pytest.approx(0.6)
 
     def test_a_censored_trial_is_shown_with_its_reason_and_never_wins(self, tmp_path: Path) -> None:
         censored = measured(1, alike(20.0), status=TrialStatus.CENSORED, stopped_because="the incumbent is better")

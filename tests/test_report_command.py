@@ -56,7 +56,7 @@ def test_unconfirmed_stands_wherever_a_winner_does(
         assert "better than the baseline" not in line or "unconfirmed" in line
     if form == "json":
         found = json.loads(text)
-        assert found["confirmed"] is False
+        assert (found["confirmed"], found["gain_interval_share"], found["confirmation"]) == (False, None, None)
         assert "unconfirmed" in found["own_winner"]["sentence"]
     else:
         assert "best, unconfirmed" in text
@@ -71,6 +71,8 @@ def test_a_confirmed_winner_stands_beside_what_the_search_believed(
     if form == "json":
         found = json.loads(text)
         assert (found["confirmed"], found["trial"], found["confirmation"]["winner"]) == (True, 1, 1)
+        low, high = found["gain_interval_share"]
+        assert low < found["gain_share"] < high
         (first, *_) = found["confirmation"]["effects"]
         assert first["score"]["low"] < first["score"]["value"] < first["score"]["high"]
         assert found["confirmation"]["shrinkage"][0]["search_score"] == pytest.approx(0.5)

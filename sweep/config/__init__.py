@@ -5,12 +5,13 @@ from __future__ import annotations
 from sweep.config.lines import located
 from sweep.config.load import load, loads
 from sweep.config.models import MOST_TRIALS, Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
-from sweep.config.study import LoadSection, ObjectiveSection, StudyConfig
+from sweep.config.study import ConfirmSection, LoadSection, ObjectiveSection, StudyConfig
 
 __all__ = [
     "MOST_TRIALS",
     "Boolean",
     "Choice",
+    "ConfirmSection",
     "FloatRange",
     "IntRange",
     "LoadSection",

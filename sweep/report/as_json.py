@@ -6,9 +6,10 @@ import dataclasses
 import math
 from typing import Any
 
+from sweep.confirm import Confirmed
 from sweep.recommend import Recommendation
 from sweep.report.values import Front, RankedTrial, Report
-from sweep.verdict import Interval, Verdict
+from sweep.verdict import Interval
 
 
 def as_json(report: Report) -> dict[str, Any]:
@@ -20,7 +21,6 @@ def as_json(report: Report) -> dict[str, Any]:
         "stored": len(report.trials),
         "asked": report.asked,
         **_recommendation(report.recommendation),
-        "confirmed": report.confirmed,
         "command": report.command,
         "objective": {
             "weights": dict(report.objective.weights),
@@ -29,7 +29,7 @@ def as_json(report: Report) -> dict[str, Any]:
             "front": list(report.objective.front),
         },
         "search_winner": _recommendation(report.search_winner),
-        "confirmation": None if report.confirmation is None else _confirmation(report.confirmation),
+        "confirmation": None if report.confirmed is None else _confirmation(report.confirmed),
         "own_winner": None if report.own_winner is None else _recommendation(report.own_winner),
         "thin": [
             {"metric": thin.metric, "needed": thin.needed, "completed": thin.completed, "trials": list(thin.trials)}
@@ -42,18 +42,25 @@ def as_json(report: Report) -> dict[str, Any]:
 
 
 def _recommendation(found: Recommendation) -> dict[str, Any]:
+    low = found.gain_low_share
     return {
         "verdict": str(found.verdict),
         "trial": found.number,
         "flags": None if found.flags is None else dict(found.flags),
         "score": found.score,
         "gain_share": found.gain_share,
+        "gain_interval_share": None if low is None else [low, found.gain_high_share],
+        "confirmed": found.confirmed,
         "sentence": found.sentence,
     }
 
 
-def _confirmation(verdict: Verdict) -> dict[str, Any]:
+def _confirmation(confirmed: Confirmed) -> dict[str, Any]:
+    verdict = confirmed.verdict
     return {
+        "recommended": confirmed.recommended,
+        "soaked": confirmed.soaked,
+        "note": confirmed.note,
         "outcome": str(verdict.outcome),
         "winner": verdict.winner,
         "level": verdict.level,
@@ -108,6 +115,7 @@ def _trial(trial: RankedTrial) -> dict[str, Any]:
         "feasible": None if score is None else score.feasible,
         "ratios": {} if score is None else dict(score.ratios),
         "violations": {} if score is None else {name: _finite(excess) for name, excess in score.violations.items()},
+        "reference": trial.reference,
         "stored_score": trial.stored_score,
         "metrics": dict(trial.metrics),
         "completed": trial.completed,

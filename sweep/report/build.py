@@ -6,19 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweep.config import ObjectiveSection
+from sweep.confirm import Confirmed, recommended
 from sweep.errors import HostError
 from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, samples_needed
 from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
 from sweep.recommend import Recommendation, Verdict
-from sweep.report.confirmation import Confirmation, confirmation_of, failed_soaks
+from sweep.report.confirmation import confirmation_of, failed_soaks
 from sweep.report.front import make_front
 from sweep.report.measure import Measured, measure
-from sweep.report.ranking import best_of, rank
+from sweep.report.ranking import best_of, known_trials, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
-from sweep.trial import TrialKind
+from sweep.trial import SEARCHING, TrialKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,18 +55,14 @@ class _Standing:
 
     trials: tuple[RankedTrial, ...]
     search: Recommendation
-    confirmation: Confirmation | None
-
-    @property
-    def judged(self) -> bool:
-        """Whether the best of the search was launched again, so that the confirmation decides."""
-        known = () if self.confirmation is None else self.confirmation.flags
-        return self.search.number in known or (self.search.verdict is Verdict.KEEP and bool(known))
+    confirmed: Confirmed | None
 
     @property
     def recommendation(self) -> Recommendation:
-        if self.confirmation is not None and self.judged:
-            return self.confirmation.recommendation()
+        """The confirmation's where the best of the search was launched again, otherwise the search's own."""
+        known = () if self.confirmed is None else self.confirmed.flags
+        if self.confirmed is not None and (self.search.number in known or self.search.verdict is Verdict.KEEP):
+            return recommended(self.confirmed)
         return self.search
 
 
@@ -83,6 +80,7 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
     asked = (objective,) if alike or source.objective is None else (objective, own)
     notes = list(source.notes)
     standing, *others = _standings(source, asked, notes)
+    recommendation = standing.recommendation
     return Report(
         study=source.study,
         folder=str(source.folder),
@@ -90,24 +88,23 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
         asked=source.asked,
         objective=objective,
         trials=standing.trials,
-        recommendation=standing.recommendation,
-        confirmed=standing.judged and standing.recommendation.verdict is Verdict.BETTER,
+        recommendation=recommendation,
         search_winner=standing.search,
-        confirmation=None if standing.confirmation is None else standing.confirmation.verdict,
+        confirmed=standing.confirmed,
         own_winner=others[0].recommendation if others else None,
         thin=_thin(standing.trials, objective.metrics_needed()),
         front=make_front(standing.trials, objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
-        command=next((one.command for one in source.trials if one.number == standing.recommendation.number), None),
+        command=next((one.command for one in source.trials if one.number == recommendation.number), None),
     )
 
 
 def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]) -> list[_Standing]:
     """The record by each objective, every trial of the search read once; what cannot be read becomes a note."""
-    search = [one for one in source.trials if one.kind in (TrialKind.BASELINE, TrialKind.SEARCH)]
-    soaks = failed_soaks(source.trials)
     measured: list[dict[int, Measured]] = [{} for _ in objectives]
-    for trial in search:
+    for trial in source.trials:
+        if trial.kind not in (*SEARCHING, TrialKind.DRIFT):
+            continue
         try:
             found = measure(source.folder, trial, objectives)
         except HostError as error:
@@ -117,21 +114,15 @@ def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]
             one[trial.number] = of_trial
     standings = []
     for objective, of_search in zip(objectives, measured, strict=True):
-        trials = rank(search, of_search, objective, soaks)
-        confirmation = _confirmation(source, trials, objective, notes)
-        standings.append(_Standing(trials, best_of(trials), confirmation))
+        known = known_trials(source.trials, of_search, objective)
+        trials = rank(source.trials, of_search, known, objective, failed_soaks(known))
+        confirmed = None
+        try:
+            confirmed = confirmation_of(source.folder, known, objective, source.confirm)
+        except HostError as error:
+            notes.append(f"the confirmation is left out: {error}")
+        standings.append(_Standing(trials, best_of(trials, known), confirmed))
     return standings
-
-
-def _confirmation(
-    source: Source, trials: Sequence[RankedTrial], objective: Objective, notes: list[str]
-) -> Confirmation | None:
-    scores = {trial.number: None if trial.score is None else trial.score.value for trial in trials}
-    try:
-        return confirmation_of(source.folder, source.trials, objective, scores)
-    except HostError as error:
-        notes.append(f"the confirmation is left out: {error}")
-        return None
 
 
 def _thin(trials: Sequence[RankedTrial], names: Sequence[str]) -> tuple[ThinMetric, ...]:

@@ -30,8 +30,8 @@ def as_markdown(report: Report) -> str:
     parts = [f"# {escaped(report.study)}", *(escaped(line) for line in reversed(verdict_lines(report)))]
     if report.command is not None:
         parts.append(_code(report.command))
-    if report.confirmation is not None:
-        parts += [f"## {CONFIRMATION}", _table(*confirmation_rows(report.confirmation))]
+    if report.confirmed is not None:
+        parts += [f"## {CONFIRMATION}", _table(*confirmation_rows(report.confirmed.verdict))]
     if report.front is not None:
         parts += _front(report.front)
     if report.trials:

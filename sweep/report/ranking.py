@@ -7,56 +7,90 @@ from dataclasses import replace
 
 from sweep.objective import Objective
 from sweep.recommend import Recommendation, Verdict, rank_key, recommend
+from sweep.reference import reference_metrics, reference_number
 from sweep.report.measure import Measured
 from sweep.report.values import RankedTrial
 from sweep.store import StoredTrial
-from sweep.trial import Finished, Score, TrialKind, TrialStatus
+from sweep.trial import SEARCHING, Finished, Score, TrialKind, TrialSpec, TrialStatus
+
+
+def known_trials(
+    stored: Sequence[StoredTrial], measured: Mapping[int, Measured], objective: Objective
+) -> dict[int, Finished]:
+    """All trials by number; those measured under the load of the search are scored by `objective`.
+
+    Each against the baseline as it was last measured before it, see `sweep.reference`.
+    """
+    known: dict[int, Finished] = {}
+    for one in stored:
+        spec = TrialSpec(one.number, one.kind, one.flags, block=one.block)
+        score, metrics = None, one.metrics
+        if one.kind in (*SEARCHING, TrialKind.DRIFT):
+            own = measured.get(one.number)
+            metrics = None if own is None else own.metrics
+            if metrics is not None:
+                reference = metrics if one.number == 0 else reference_metrics(known, one.number)
+                score = objective.score(metrics, reference or {})
+        known[one.number] = Finished.of(
+            spec, one.status, score, metrics, one.failure, total_s=one.total_s, disturbed=bool(one.disturbances)
+        )
+    return known
 
 
 def rank(
     stored: Sequence[StoredTrial],
     measured: Mapping[int, Measured],
+    known: Mapping[int, Finished],
     objective: Objective,
     failed_soak: Collection[int] = (),
 ) -> tuple[RankedTrial, ...]:
-    """Those with a place, best first, then the others by number. `failed_soak`: trials that can no longer win."""
-    baseline = measured[0].metrics if 0 in measured else {}
+    """The trials of the search: those with a place, best first, then the others by number.
+
+    `failed_soak`: trials that can no longer win.
+    """
     trials = []
     for one in stored:
-        trial = _trial(one, measured.get(one.number), objective, baseline)
-        if trial.why_no_place is None and one.number in failed_soak:
-            trial = replace(trial, why_no_place="its flags did not survive their worst burst")
-        trials.append(trial)
+        if one.kind in SEARCHING:
+            own = measured.get(one.number)
+            number = reference_number(known, one.number) if one.number else 0
+            score = None
+            if own is not None:
+                reference = known[number].metrics if number in known else None
+                score = objective.score(own.metrics, reference or {})
+            why = _why_no_place(one, own, score)
+            if why is None and one.number in failed_soak:
+                why = "its flags did not survive their worst burst"
+            trials.append(_trial(one, own, score, why, number))
     placed = sorted(
         (trial for trial in trials if trial.why_no_place is None),
-        key=lambda trial: (rank_key(_finished(trial)), trial.kind is not TrialKind.BASELINE, trial.number),
+        key=lambda trial: (rank_key(known[trial.number]), trial.kind is not TrialKind.BASELINE, trial.number),
     )
     others = sorted((trial for trial in trials if trial.why_no_place is not None), key=lambda trial: trial.number)
     return (*(replace(trial, place=place) for place, trial in enumerate(placed, start=1)), *others)
 
 
-def best_of(trials: Sequence[RankedTrial]) -> Recommendation:
+def best_of(trials: Sequence[RankedTrial], known: Mapping[int, Finished]) -> Recommendation:
     """What the search alone says."""
     baseline = next((trial for trial in trials if trial.kind is TrialKind.BASELINE), None)
     if (baseline is None or baseline.place is None) and any(trial.metrics for trial in trials):
         sentence = "The baseline could not be measured, and every score is a ratio to it."
         return Recommendation(Verdict.NO_BASELINE, None, None, None, None, sentence)
-    ended = (trial for trial in trials if trial.place is not None or trial.status is not TrialStatus.COMPLETE)
-    return recommend(_finished(trial) for trial in ended)
+    ended = [trial for trial in trials if trial.place is not None or trial.status is not TrialStatus.COMPLETE]
+    return recommend(known[trial.number] for trial in ended)
 
 
 def _trial(
-    stored: StoredTrial, measured: Measured | None, objective: Objective, baseline: Mapping[str, float | None]
+    stored: StoredTrial, measured: Measured | None, score: Score | None, why_no_place: str | None, reference: int
 ) -> RankedTrial:
-    score = None if measured is None else objective.score(measured.metrics, baseline)
     return RankedTrial(
         number=stored.number,
         kind=stored.kind,
         status=stored.status,
         flags=stored.flags,
         place=None,
-        why_no_place=_why_no_place(stored, measured, score),
+        why_no_place=why_no_place,
         score=score,
+        reference=reference,
         stored_score=stored.score,
         metrics={} if measured is None else measured.metrics,
         completed=None if measured is None else measured.completed,
@@ -80,18 +114,3 @@ def _why_no_place(stored: StoredTrial, measured: Measured | None, score: Score |
     if stored.disturbances and stored.kind is not TrialKind.BASELINE:
         return f"disturbed: {'; '.join(stored.disturbances)}"
     return None
-
-
-def _finished(trial: RankedTrial) -> Finished:
-    score = trial.score
-    return Finished(
-        number=trial.number,
-        kind=trial.kind,
-        flags=trial.flags,
-        status=trial.status,
-        score=None if score is None else score.value,
-        violations={} if score is None else score.violations,
-        metrics=trial.metrics,
-        policy=None if trial.failure is None else trial.failure.policy,
-        disturbed=bool(trial.disturbances),
-    )

@@ -7,17 +7,18 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from sweep.config import ObjectiveSection, load
+from sweep.config import ConfirmSection, ObjectiveSection, load
 from sweep.errors import UserError
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import last_holder
 
 _RESULTS = Path("results")
 _SETTINGS = "study.json"
+Model = TypeVar("Model", bound=BaseModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Source:
     folder: Path
     trials: tuple[StoredTrial, ...]
     objective: ObjectiveSection | None
+    confirm: ConfirmSection
     asked: int | None
     running: str | None
     notes: tuple[str, ...]
@@ -47,19 +49,27 @@ def open_source(study: str) -> Source:
         folder = Path(config.study.results).expanduser() / config.study.name
         if not _holds_study(folder):
             raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
-        return _source(folder, config.objective, config.study.trials, ())
+        return _source(folder, config.objective, config.confirm, config.study.trials, ())
     if not path.is_dir():
         path = _named(study)
     elif not _holds_study(path):
         raise UserError(f"{study} holds no study; name the folder of one, such as {_RESULTS}/NAME, or a study file")
     settings, notes = _settings(path)
-    return _source(path, _objective(path, settings), _asked(settings), notes)
+    objective = _section(path, settings, "objective", ObjectiveSection)
+    confirm = _section(path, settings, "confirm", ConfirmSection) or ConfirmSection()
+    return _source(path, objective, confirm, _asked(settings), notes)
 
 
-def _source(folder: Path, objective: ObjectiveSection | None, asked: int | None, notes: tuple[str, ...]) -> Source:
+def _source(
+    folder: Path,
+    objective: ObjectiveSection | None,
+    confirm: ConfirmSection,
+    asked: int | None,
+    notes: tuple[str, ...],
+) -> Source:
     trials = read_trials(folder)
     running, more = _running(folder)
-    return Source(folder.resolve().name, folder, trials, objective, asked, running, (*notes, *more))
+    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, (*notes, *more))
 
 
 def _holds_study(folder: Path) -> bool:
@@ -90,14 +100,14 @@ def _settings(folder: Path) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     return {}, (f"{path.name} is damaged, so the study's own weights and SLOs are not known",)
 
 
-def _objective(folder: Path, settings: Mapping[str, Any]) -> ObjectiveSection | None:
-    if "objective" not in settings:
+def _section(folder: Path, settings: Mapping[str, Any], name: str, model: type[Model]) -> Model | None:
+    if name not in settings:
         return None
     try:
-        return ObjectiveSection.model_validate(settings["objective"])
+        return model.model_validate(settings[name])
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(("objective", *map(str, first["loc"])))
+        where = ".".join((name, *map(str, first["loc"])))
         raise UserError(
             f"{folder / _SETTINGS}: {where}: {first['msg']}; name the study file instead of its folder"
         ) from None

@@ -25,9 +25,9 @@ def print_report(console: Console, report: Report) -> None:
         console.print(_table(report))
     if report.front is not None:
         _print_front(console, report.front)
-    if report.confirmation is not None:
+    if report.confirmed is not None:
         console.print(Text(CONFIRMATION, style="bold"))
-        console.print(_plain_table(*confirmation_rows(report.confirmation)))
+        console.print(_plain_table(*confirmation_rows(report.confirmed.verdict)))
     for line in remarks(report):
         console.print(Text(line), soft_wrap=True)
     for line in verdict_lines(report):
@@ -47,12 +47,11 @@ def remarks(report: Report) -> list[str]:
     lines += [f"Everything measured: {report.folder}", f"Ranked by {report.objective.describe()}"]
     if report.own_winner is not None:
         lines.append(f"By the study's own objective: {report.own_winner.sentence}")
-    if report.confirmation is not None:
-        judged = report.recommendation.sentence == report.confirmation.sentence
+    if report.confirmed is not None:
         lines.append(
             f"By the search alone: {report.search_winner.sentence}"
-            if judged
-            else f"Of those that were launched again: {report.confirmation.sentence}"
+            if report.recommendation.confirmed
+            else f"Of those that were launched again: {report.confirmed.verdict.sentence}"
         )
     lines.append(progress_text(report))
     return lines
@@ -125,7 +124,7 @@ def status_text(report: Report, trial: RankedTrial) -> str:
     elif trial.status is TrialStatus.COMPLETE and (broken := broken_slos(trial)):
         parts.append(f"breaks the SLO on {', '.join(broken)}")
     if trial is report.winner and trial.kind is not TrialKind.BASELINE:
-        parts.append("best, confirmed" if report.confirmed else "best, unconfirmed")
+        parts.append("best, confirmed" if report.recommendation.confirmed else "best, unconfirmed")
     return "; ".join(parts)
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sweep.confirm import Confirmed
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialStatus
-from sweep.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
 class RankedTrial:
     """One stored trial, its metrics computed anew from its requests and scored by the report's objective.
 
-    `place` counts from 1, the best; None with the reason in `why_no_place`. `score` is None where nothing was measured.
+    `place` counts from 1, the best; None with the reason in `why_no_place`. `score` is None where nothing was measured;
+    it is a ratio to trial `reference`: 0, or the baseline measured again where the machine had drifted.
     `stored_score` is the one of the night, by the objective of that time. `metrics` are those the report needs.
     """
 
@@ -26,6 +27,7 @@ class RankedTrial:
     place: int | None
     why_no_place: str | None
     score: Score | None
+    reference: int
     stored_score: float | None
     metrics: Mapping[str, float | None]
     completed: int | None
@@ -76,9 +78,9 @@ class Report:
     `running` says who has the study now, None when nobody of this host has; `asked` is the number of trials asked for,
     None when not known. `objective` ranks; `own_winner` is what the study's own objective makes of the same record,
     None when it is the one that ranks. `trials`: those of the search with a place in its order, then the others by
-    number. `search_winner` is what these say alone; `confirmation` is the verdict on launches made to confirm, None
-    without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own.
-    `confirmed`: a verdict stands behind the winner recommended. `command` starts a server with the flags recommended.
+    number. `search_winner` is what these say alone; `confirmed` is the verdict on launches made to confirm, None
+    without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own and
+    unconfirmed. `command` starts a server with the flags recommended.
     """
 
     study: str
@@ -88,9 +90,8 @@ class Report:
     objective: Objective
     trials: tuple[RankedTrial, ...]
     recommendation: Recommendation
-    confirmed: bool
     search_winner: Recommendation
-    confirmation: Verdict | None
+    confirmed: Confirmed | None
     own_winner: Recommendation | None
     thin: tuple[ThinMetric, ...]
     front: Front | None
