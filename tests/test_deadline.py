@@ -63,7 +63,7 @@ def test_what_runs_when_the_time_is_out_is_cut_and_goes_on_next_time(studies: St
         return driver
 
     def is_cut(number: int, driver: Driver, verdict: str) -> StoredTrial:
-        assert "the search ends at " in driver.text()
+        assert "the study ends at " in driver.text()
         said = json.loads(last_line(driver))
         assert (said["verdict"], said["stop_reason"]) == (verdict, OUT)
         cut = read_trials(results)[number]
