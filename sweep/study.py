@@ -24,6 +24,7 @@ from sweep.confirm import AfterSearch, Confirmed, Jury, recommended
 from sweep.console import View
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost
+from sweep.front import Front, make_front
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
 from sweep.plan import StudyPlan, grace_of
@@ -52,6 +53,7 @@ class StudyOutcome:
     best_yaml: Path | None
     stop_reason: str | None
     failed: bool
+    front: Front | None = None
 
 
 def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
@@ -235,6 +237,7 @@ def anything_left(plan: StudyPlan) -> bool:
 def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
     """The recommendation of all that is stored, written to `best.yaml` when there is one."""
     known = {one.number: one for one in known_trials(prepared)}
+    objective = prepared.setup.objective
     confirmed = _jury(prepared).confirmed(known)
     recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
     command = best_yaml = None
@@ -245,5 +248,12 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
                 prepared.setup, prepared.redactor, recommendation.flags, recommendation.sentence
             )
     return StudyOutcome(
-        read_trials(prepared.setup.folder), recommendation, confirmed, command, best_yaml, stop_reason, failed
+        read_trials(prepared.setup.folder),
+        recommendation,
+        confirmed,
+        command,
+        best_yaml,
+        stop_reason,
+        failed,
+        make_front(known.values(), objective.front) if objective.front else None,
     )

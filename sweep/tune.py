@@ -246,6 +246,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
                 trials=len(outcome.trials),
                 command=outcome.command,
                 stop_reason=outcome.stop_reason,
+                front=outcome.front,
             )
         )
     else:
@@ -260,6 +261,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             folder=str(prepared.setup.folder),
             reads_yaml=_reads_yaml(prepared),
             confirmed=outcome.confirmed,
+            front=outcome.front,
         )
     failed = outcome.failed or outcome.recommendation.flags is None
     return _FAILED if failed else 0

@@ -266,7 +266,7 @@ class TestFront:
         assert front.points[0].values == pytest.approx((50.0, 20.0))
         assert front.points[1].values == pytest.approx((90.0, 9.0))
         assert front.dominated == (0, 5)
-        assert front.left_out == {4: "disturbed: GPU 0 throttled"}
+        assert front.left_out == {4: "disturbed"}
 
     def test_what_breaks_an_slo_is_not_on_it(self, tmp_path: Path) -> None:
         front = report(night(tmp_path), front=("p95_ttft_ms", "p95_tpot_ms"), slo={"p50_tpot_ms": 15.0}).front

@@ -116,7 +116,7 @@ def test_json_holds_every_trial_and_the_front(tmp_path: Path, capsys: pytest.Cap
     assert [trial["trial"] for trial in found["trials"]] == [1, 2, 0, 5, 3, 4]
     assert found["trials"][4]["failure_class"] == "startup_oom"
     assert [point["trial"] for point in found["front"]["points"]] == [1, 2]
-    assert found["front"]["left_out"] == {"4": "disturbed: GPU 0 throttled"}
+    assert found["front"]["left_out"] == {"4": "disturbed"}
     assert (found["stored"], found["asked"], found["running"]) == (6, 6, None)
 
 

@@ -14,7 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from sweep.confirm import Confirmed
+from sweep.console.front import print_front
 from sweep.console.view import flags_text
+from sweep.front import Front
 from sweep.metric_table import LATENCIES, parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
 from sweep.store import StoredTrial
@@ -148,6 +150,7 @@ def print_final(
     folder: str,
     reads_yaml: str | None = "vllm serve",
     confirmed: Confirmed | None = None,
+    front: Front | None = None,
 ) -> None:
     """Everything at the end, the most important last.
 
@@ -160,6 +163,8 @@ def print_final(
         console.print(Text(line), soft_wrap=True)
     if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
         console.print(causes_table(trials))
+    if front is not None:
+        print_front(console, front)
     if confirmed is not None:
         console.print(effects_table(confirmed))
         console.print(metrics_table(confirmed))
@@ -216,7 +221,13 @@ def trial_json(trial: StoredTrial) -> dict[str, Any]:
 
 
 def verdict_json(
-    recommendation: Recommendation, *, study: str, trials: int, command: str | None, stop_reason: str | None
+    recommendation: Recommendation,
+    *,
+    study: str,
+    trials: int,
+    command: str | None,
+    stop_reason: str | None,
+    front: Front | None = None,
 ) -> dict[str, Any]:
     """The last object of `--json`."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
@@ -233,6 +244,7 @@ def verdict_json(
         "sentence": recommendation.sentence,
         "command": command,
         "stop_reason": stop_reason,
+        "front": None if front is None else [point.number for point in front.points],
     }
 
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from sweep.report.build import Wishes, make_report
 from sweep.report.source import Source, open_source
-from sweep.report.values import Front, FrontPoint, RankedTrial, Report, ThinMetric
+from sweep.report.values import RankedTrial, Report, ThinMetric
 
 __all__ = [
-    "Front",
-    "FrontPoint",
     "RankedTrial",
     "Report",
     "Source",

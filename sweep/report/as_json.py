@@ -7,8 +7,9 @@ import math
 from typing import Any
 
 from sweep.confirm import Confirmed
+from sweep.front import Front
 from sweep.recommend import Recommendation
-from sweep.report.values import Front, RankedTrial, Report
+from sweep.report.values import RankedTrial, Report
 from sweep.verdict import Interval
 
 

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from sweep.config import ObjectiveSection
 from sweep.confirm import Confirmed, recommended
 from sweep.errors import HostError
+from sweep.front import make_front
 from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, samples_needed
 from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
 from sweep.recommend import Recommendation, Verdict
 from sweep.report.confirmation import confirmation_of, failed_soaks
-from sweep.report.front import make_front
 from sweep.report.measure import Measured, measure
 from sweep.report.ranking import best_of, known_trials, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
-from sweep.trial import SEARCHING, TrialKind
+from sweep.trial import SEARCHING, Finished, TrialKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,7 @@ class Wishes:
 class _Standing:
     """The record by one objective."""
 
+    known: Mapping[int, Finished]
     trials: tuple[RankedTrial, ...]
     search: Recommendation
     confirmed: Confirmed | None
@@ -93,7 +94,7 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
         confirmed=standing.confirmed,
         own_winner=others[0].recommendation if others else None,
         thin=_thin(standing.trials, objective.metrics_needed()),
-        front=make_front(standing.trials, objective.front) if objective.front else None,
+        front=make_front(standing.known.values(), objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
         command=next((one.command for one in source.trials if one.number == recommendation.number), None),
     )
@@ -121,7 +122,7 @@ def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]
             confirmed = confirmation_of(source.folder, known, objective, source.confirm)
         except HostError as error:
             notes.append(f"the confirmation is left out: {error}")
-        standings.append(_Standing(trials, best_of(trials, known), confirmed))
+        standings.append(_Standing(known, trials, best_of(trials, known), confirmed))
     return standings
 
 

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from sweep.console import front_notes, front_rows, front_title, number_text
+from sweep.front import Front
 from sweep.report.terminal import (
     CONFIRMATION,
     confirmation_rows,
     flag_names,
-    front_notes,
-    front_rows,
-    front_title,
     header_text,
-    number_text,
     place_text,
     remarks,
     score_text,
     status_text,
     verdict_lines,
 )
-from sweep.report.values import Front, Report
+from sweep.report.values import Report
 
 # What Markdown or HTML would read as its own.
 _SPECIAL = str.maketrans({c: f"\\{c}" for c in "\\`*_[]<>|#"} | {"\n": " ", "\r": " "})

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sweep.console import number_text, plain_table, print_front
 from sweep.recommend import changed_flags
-from sweep.report.front import broken_slos
-from sweep.report.values import Front, RankedTrial, Report, ThinMetric
+from sweep.report.values import RankedTrial, Report, ThinMetric
 from sweep.trial import TrialKind, TrialStatus
 from sweep.verdict import Verdict, gain
 
@@ -24,10 +24,10 @@ def print_report(console: Console, report: Report) -> None:
     if report.trials:
         console.print(_table(report))
     if report.front is not None:
-        _print_front(console, report.front)
+        print_front(console, report.front)
     if report.confirmed is not None:
         console.print(Text(CONFIRMATION, style="bold"))
-        console.print(_plain_table(*confirmation_rows(report.confirmed.verdict)))
+        console.print(plain_table(*confirmation_rows(report.confirmed.verdict)))
     for line in remarks(report):
         console.print(Text(line), soft_wrap=True)
     for line in verdict_lines(report):
@@ -94,13 +94,6 @@ def flag_names(trials: Sequence[RankedTrial]) -> list[str]:
     return list(dict.fromkeys(name for trial in sorted(trials, key=lambda t: t.number) for name in trial.flags))
 
 
-def number_text(value: float | None) -> str:
-    """A metric's value with as many digits as say something."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
 def header_text(report: Report, name: str) -> str:
     """A metric's name, marked where too few requests stand behind it."""
     return f"{name} (few)" if any(thin.metric == name for thin in report.thin) else name
@@ -121,7 +114,7 @@ def status_text(report: Report, trial: RankedTrial) -> str:
     parts = ["baseline"] if trial.kind is TrialKind.BASELINE else []
     if trial.why_no_place is not None:
         parts.append(trial.why_no_place)
-    elif trial.status is TrialStatus.COMPLETE and (broken := broken_slos(trial)):
+    elif trial.status is TrialStatus.COMPLETE and (broken := trial.broken_slos):
         parts.append(f"breaks the SLO on {', '.join(broken)}")
     if trial is report.winner and trial.kind is not TrialKind.BASELINE:
         parts.append("best, confirmed" if report.recommendation.confirmed else "best, unconfirmed")
@@ -143,45 +136,6 @@ def _table(report: Report) -> Table:
     return table
 
 
-def _plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for title in head[:-1]:
-        table.add_column(title, justify="right")
-    table.add_column(head[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table
-
-
-def _print_front(console: Console, front: Front) -> None:
-    console.print(Text(front_title(front), style="bold"))
-    if front.points:
-        console.print(_plain_table(*front_rows(front)))
-    for line in front_notes(front):
-        console.print(Text(line), soft_wrap=True)
-
-
-def front_title(front: Front) -> str:
-    """What the front is of; an empty one is said."""
-    metrics = " and ".join(front.metrics) if len(front.metrics) == 2 else ", ".join(front.metrics)
-    if not front.points:
-        return f"Front of {metrics}: no trial that could be measured keeps every SLO"
-    return f"Front of {metrics}: {len(front.points)} of {len(front.points) + len(front.dominated)} trials (unconfirmed)"
-
-
-def front_rows(front: Front) -> tuple[list[str], list[list[str]]]:
-    """Head and rows of a table of the front."""
-    rows = [
-        [
-            str(point.number),
-            *(number_text(value) for value in point.values),
-            " ".join(f"{name}={flag_text(value)}" for name, value in point.flags.items()),
-        ]
-        for point in front.points
-    ]
-    return ["trial", *front.metrics, "flags"], rows
-
-
 def confirmation_rows(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a table of what was launched again: the score of the search beside the confirmed one."""
     search = {one.key: one for one in verdict.shrinkage}
@@ -199,11 +153,3 @@ def confirmation_rows(verdict: Verdict) -> tuple[list[str], list[list[str]]]:
     ]
     interval = f"{100 * verdict.level:g} % interval"
     return ["trial", "score of the search", "confirmed score", interval, "luck", "launches", "than the baseline"], rows
-
-
-def front_notes(front: Front) -> list[str]:
-    """The trials that stand outside, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for number, why in front.left_out.items():
-        by_reason.setdefault(why, []).append(str(number))
-    return [f"not in it: trial {', '.join(numbers)} ({why})" for why, numbers in by_reason.items()]

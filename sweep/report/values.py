@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweep.confirm import Confirmed
+from sweep.front import Front
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialStatus
@@ -36,6 +37,12 @@ class RankedTrial:
     failure: Failure | None
     command: str
 
+    @property
+    def broken_slos(self) -> tuple[str, ...]:
+        """The SLOs it does not keep."""
+        violations = {} if self.score is None else self.score.violations
+        return tuple(name for name, excess in violations.items() if excess > 0)
+
 
 @dataclass(frozen=True, slots=True)
 class ThinMetric:
@@ -45,30 +52,6 @@ class ThinMetric:
     needed: int
     completed: int
     trials: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FrontPoint:
-    """A trial on the front; `values` in the order and units of the front's metrics."""
-
-    number: int
-    kind: TrialKind
-    flags: Flags
-    values: tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Front:
-    """The Pareto front of two or three metrics over the trials that keep every SLO.
-
-    `points` by their first metric, the best first. `dominated`: for each of these another trial is better somewhere and
-    worse nowhere. `left_out`: measured trials that break an SLO, lack a metric or were disturbed, with the reason.
-    """
-
-    metrics: tuple[str, ...]
-    points: tuple[FrontPoint, ...]
-    dominated: tuple[int, ...]
-    left_out: Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
