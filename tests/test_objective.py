@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import math
 import types
+from pathlib import Path
 
 import pytest
 import yaml
 
+from sweep.config import ObjectiveSection, loads
 from sweep.errors import ConfigError
 from sweep.objective import PRESETS, Aggregate, Objective, weights_of
 
@@ -210,3 +212,33 @@ def test_what_is_needed() -> None:
     )
     assert objective.metrics_needed() == ("p99.9_ttft_ms", "mean_e2el_ms", "median_itl_ms", "p95_itl_ms")
     assert objective.percentiles_needed() == (50.0, 95.0, 99.9)
+
+
+class TestStudyFile:
+    HEAD = "study: {name: n}\nmodel: {path: m}\nbaseline: {}\nsearch_space:\n  parameters: {a: {type: bool}}\n\nobjective:\n"
+
+    def load(self, text: str) -> ObjectiveSection:
+        return loads(self.HEAD + text, Path("night.yaml")).objective
+
+    def test_aggregate_and_front(self) -> None:
+        found = self.load("  aggregate: worst\n  front: [p95_ttft_ms, goodput_per_s]\n  slo: {p99_ttft_ms: 500}\n")
+        assert (found.aggregate, found.front) == ("worst", ("p95_ttft_ms", "goodput_per_s"))
+        plain = self.load("  preset: fluent\n")
+        assert (plain.aggregate, plain.front) == ("mean", ())
+
+    @pytest.mark.parametrize(
+        ("text", "where", "said"),
+        [
+            ("  aggregate: median\n", "night.yaml:8: objective.aggregate", "'worst'"),
+            ("  front: [p95_ttft_ms]\n", "night.yaml:8: objective.front", "two or three different metrics"),
+            ("  front:\n  - p95_ttft_ms\n  - p95_tpto_ms\n", "night.yaml:10: objective.front.1", "'p95_tpot_ms'"),
+            ("  front: [p95_ttft_ms, goodput_per_s]\n", "night.yaml:8: objective.front", "needs an SLO on TTFT"),
+            ("  weights:\n    goodput_per_s: -1\n", "night.yaml:8: objective.weights", "needs an SLO on TTFT"),
+            ("  slo: {goodput_per_s: 1, p99_itl_ms: 5}\n", "night.yaml:8: objective.slo", "needs an SLO on TTFT"),
+        ],
+    )
+    def test_mistakes_are_named_by_line_and_key(self, text: str, where: str, said: str) -> None:
+        with pytest.raises(ConfigError) as caught:
+            self.load(text)
+        assert where in str(caught.value)
+        assert said in str(caught.value)
