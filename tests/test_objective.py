@@ -215,7 +215,10 @@ def test_what_is_needed() -> None:
 
 
 class TestStudyFile:
-    HEAD = "study: {name: n}\nmodel: {path: m}\nbaseline: {}\nsearch_space:\n  parameters: {a: {type: bool}}\n\nobjective:\n"
+    HEAD = (
+        "study: {name: n}\nmodel: {path: m}\nbaseline: {}\n"
+        "search_space:\n  parameters: {a: {type: bool}}\n\nobjective:\n"
+    )
 
     def load(self, text: str) -> ObjectiveSection:
         return loads(self.HEAD + text, Path("night.yaml")).objective
