@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from sweep.config import LoadSection
+from sweep.knee import LADDER
 from sweep.metric_table import parse_metric
 from sweep.metrics import samples_needed
 from sweep.objective import Objective
@@ -17,6 +19,7 @@ from sweep.workload import (
     Split,
     burst,
     confirmation_plans,
+    ladder,
     plan_load,
     select,
     window_warning,
@@ -25,16 +28,24 @@ from sweep.workload import (
 # Prompts to draw the blocks from: so many loads' worth, where the file holds them. Counting tokens takes time.
 _POOL_LOADS = 3
 _LONGEST_BURST = 1024
+# Requests of a round of the calibration. 100 leave five beyond a p95, enough to tell whether it has doubled. Fewer than
+# three batches would be answered at once, and again, with nothing ever left to wait.
+_LADDER_PROMPTS, _LADDER_BATCHES, _LADDER_MOST = 100, 3, 400
+# Steps of the ladder are four apart at first: with five times the prompts, rounds that follow each other share none.
+_LADDER_POOL = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """`plan` is the load of the search; `confirmation` one load a block, empty where nothing is held out."""
+    """`plan` is the load of the search; `confirmation` one load a block, empty where nothing is held out. `calibration`
+    is a ladder of rates, None where the study asks for no calibration.
+    """
 
     plan: LoadPlan
     confirmation: tuple[LoadPlan, ...]
     selections: tuple[Selection, ...]
     soak: LoadPlan | None = None
+    calibration: LoadPlan | None = None
 
 
 def make_loads(
@@ -45,27 +56,42 @@ def make_loads(
     *,
     seed: int,
     blocks: int,
+    batch: int | None = None,
 ) -> Loads:
     """Choose the prompts and decide what is sent when. `blocks`: how often a confirmation launches each configuration,
-    each time with a load of its own; 0 where nothing is confirmed, held-out prompts stay unread then.
+    each time with a load of its own; 0 where nothing is confirmed, held-out prompts stay unread then. `batch`: most
+    requests that the baseline runs at once, where its flags say.
 
     Raises DatasetError when either part of the file holds too few usable prompts for one load.
     """
     needed = load.num_prompts + load.warmup_prompts
-    tuning = select(
-        conversations, rules, count_tokens, needed=needed, seed=seed, split=Split(load.held_out_share, "tuning")
+    rungs = ladder_prompts(batch) if load.calibrate else 0
+    pool = select(
+        conversations,
+        rules,
+        count_tokens,
+        needed=needed,
+        wanted=load.warmup_prompts + _LADDER_POOL * rungs,
+        seed=seed,
+        split=Split(load.held_out_share, "tuning"),
     )
+    # What else is sent does not depend on whether the load is calibrated.
+    tuning = dataclasses.replace(pool, prompts=pool.prompts[:needed])
     plan = plan_load(
         tuning,
         warmup_prompts=load.warmup_prompts,
         num_prompts=load.num_prompts,
         rounds=load.rounds,
-        request_rate=load.request_rate,
+        request_rate=load.rates,
         burstiness=load.burstiness,
         seed=seed,
     )
+    calibration = None
+    if load.calibrate:
+        sizes = {"warmup_prompts": load.warmup_prompts, "num_prompts": rungs}
+        calibration = ladder(pool, LADDER, **sizes, burstiness=load.burstiness, seed=seed)
     if not (blocks and load.held_out_share):
-        return Loads(plan, (), (tuning,))
+        return Loads(plan, (), (pool,), calibration=calibration)
     held_out = select(
         conversations,
         rules,
@@ -81,11 +107,16 @@ def make_loads(
         warmup_prompts=load.warmup_prompts,
         num_prompts=load.num_prompts,
         rounds=load.rounds,
-        request_rate=load.request_rate,
+        request_rate=load.rates,
         burstiness=load.burstiness,
         seed=seed,
     )
-    return Loads(plan, confirmation, (tuning, held_out), burst((tuning, held_out), _LONGEST_BURST))
+    return Loads(plan, confirmation, (pool, held_out), burst((tuning, held_out), _LONGEST_BURST), calibration)
+
+
+def ladder_prompts(batch: int | None) -> int:
+    """Requests of a round of the calibration. `batch`: most requests that run at once, None where that is not known."""
+    return min(max(_LADDER_PROMPTS, _LADDER_BATCHES * (batch or 0)), _LADDER_MOST)
 
 
 def load_notices(load: LoadSection, plan: LoadPlan, objective: Objective, max_model_lens: Sequence[int]) -> list[str]:
@@ -96,7 +127,11 @@ def load_notices(load: LoadSection, plan: LoadPlan, objective: Objective, max_mo
         notices.append(f"warning: {warning}")
     found = {metric.percentile for metric in map(parse_metric, objective.metrics_needed())}
     needed = {percentile: samples_needed(percentile) for percentile in sorted(p for p in found if p is not None)}
-    rounds = f"{load.rounds} rounds" if load.rounds > 1 else "1 round"
+    count = len(plan.rounds)
+    rounds = f"{count} rounds" if count > 1 else "1 round"
+    if len(load.rates) > 1:
+        rates = ", ".join("inf" if rate is None else f"{rate:g}" for rate in load.rates)
+        rounds += f" that take turns at request rates {rates}"
     sent = f"a trial measures {load.num_prompts:,} requests in {rounds}, after {load.warmup_prompts} of warm-up"
     if not needed:
         notices.append(f"prompts: {sent}")

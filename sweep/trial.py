@@ -30,6 +30,7 @@ class TrialKind(StrEnum):
     """Why a trial runs."""
 
     BASELINE = "baseline"
+    CALIBRATION = "calibration"  # the baseline's flags under rising rates, to see where the load lies
     SEARCH = "search"
     DRIFT = "drift"  # the baseline once more, for what the machine did meanwhile
     CONFIRM = "confirm"
@@ -57,7 +58,8 @@ class TrialStatus(StrEnum):
 class TrialSpec:
     """One trial to run. `flags` are the searched flags (None: left to vLLM); trial 0 is the baseline.
 
-    `block` None gives it the load of the search, a number that block of held-out prompts (see `confirmation_plans`).
+    A calibration's load is a ladder of rates. For the others `block` None is the load of the search, a number that
+    block of held-out prompts (see `confirmation_plans`).
     """
 
     number: int

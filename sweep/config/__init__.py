@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sweep.config.lines import located
 from sweep.config.load import load, loads
+from sweep.config.load_section import LoadSection
 from sweep.config.models import MOST_TRIALS, Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
-from sweep.config.study import ConfirmSection, LoadSection, ObjectiveSection, StudyConfig
+from sweep.config.study import ConfirmSection, ObjectiveSection, StudyConfig
 
 __all__ = [
     "MOST_TRIALS",

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from sweep.config.agreement import PARALLEL, check_agreement, size_of
+from sweep.config.load_section import LoadSection
 from sweep.config.mistakes import Mistake
 from sweep.config.models import (
     Choice,
-    Environment,
-    FixedFlags,
     FlagValue,
     IntRange,
     ModelSection,
@@ -21,21 +20,12 @@ from sweep.config.models import (
     Section,
     ServeSection,
     StudySection,
-    Text,
-    Words,
 )
 from sweep.errors import ConfigError
 from sweep.metric_table import parse_metric, request_limits
 from sweep.trial import Flag
 
 _LARGEST_WEIGHT = 1e6
-
-
-def _rate(value: object) -> object:
-    """None for the ways to write "unlimited"."""
-    if isinstance(value, str) and value.strip().lower() in {"inf", "unlimited"}:
-        return None
-    return None if value == float("inf") else value
 
 
 def _known_metrics(value: object) -> object:
@@ -60,106 +50,8 @@ def _known_names(value: object) -> object:
     return value
 
 
-Rate = Annotated[Annotated[float, Field(gt=0)] | None, BeforeValidator(_rate)]
 MetricMap = Annotated[dict[str, float], BeforeValidator(_known_metrics)]
 MetricNames = Annotated[tuple[str, ...], BeforeValidator(_known_names)]
-
-
-class LoadSection(Section):
-    """The load each server gets."""
-
-    command: Words | None = Field(
-        None,
-        strict=False,
-        min_length=1,
-        description="Words that start the load client; default: `vllm bench serve` of the installed vLLM.",
-    )
-    dataset: Literal["sharegpt", "custom"] = Field(
-        "sharegpt",
-        description="`sharegpt`: a ShareGPT file; `custom`: your own prompts, one JSON "
-        "object a line with `prompt` and, if you like, `output_tokens`.",
-    )
-    path: Text | None = Field(
-        None,
-        description="The prompt file; looked for beside the study file, then where the command "
-        "is typed. Default: the small generated file that ships with sweep.",
-    )
-    salvage: bool = Field(False, description="Take the whole conversations of a truncated ShareGPT file.")
-    output_tokens: int | None = Field(
-        None,
-        ge=1,
-        description="Output length of every request (`--sharegpt-output-len`); "
-        "default: the length of each stored reply.",
-    )
-    max_prompt_tokens: int | None = Field(
-        None,
-        ge=4,
-        description="Longest prompt taken; default: 1024 for sharegpt, no limit for custom. Above 1024 sweep chooses "
-        "the conversations itself, since the load client's own ShareGPT reader drops them.",
-    )
-    num_prompts: int = Field(200, ge=1, description="Measured requests of a trial, over all its rounds.")
-    rounds: int = Field(
-        3,
-        ge=1,
-        description="Runs of the load client on one server that share `num_prompts`: their spread is a trial's noise. "
-        "Each costs a start of the client.",
-    )
-    held_out_share: float = Field(
-        0.3,
-        ge=0,
-        lt=1,
-        description="Share of the prompts (by a hash of their text) that the search never sends: they are kept to "
-        "confirm the winner. 0: none.",
-    )
-    warmup_prompts: int = Field(
-        8, ge=0, description="Requests sent before, which are not measured and are not measured prompts."
-    )
-    request_rate: Rate = Field(None, description="Mean arrivals per second; `inf` (the default) sends all at once.")
-    burstiness: float = Field(1.0, ge=0.01, description="1 is Poisson arrivals; lower is burstier.")
-    max_concurrency: int | None = Field(
-        None, ge=1, description="Most requests in flight; hides waiting time from the latencies."
-    )
-    seed: int | None = Field(None, ge=0, description="Seed of arrivals and choice of prompts; default: the study's.")
-    ignore_eos: bool = Field(
-        True,
-        description="Generate the full output length whatever the model says: every trial then does the same work.",
-    )
-    percentiles: tuple[float, ...] = Field(
-        (50.0, 95.0, 99.0), strict=False, min_length=1, description="Percentiles stored for each latency."
-    )
-    request_timeout_s: float = Field(
-        600.0, gt=0, description="Longest a single request may take before the load is cut."
-    )
-    min_success_share: float = Field(
-        0.99, gt=0, le=1, description="Share of requests that must succeed for a trial to count."
-    )
-    max_lag_ms: float = Field(
-        250.0,
-        gt=0,
-        description="A round whose p99 of real behind planned sends is above this, or above the median TTFT where that "
-        "is less (but 100 ms), was limited by the load client and counts as disturbed.",
-    )
-    flags: FixedFlags = Field(default_factory=dict, description="Further flags of `vllm bench serve`.")
-    env: Environment = Field(default_factory=dict, description="Environment variables of the load client.")
-
-    @property
-    def longest_prompt_tokens(self) -> int | None:
-        """The limit on prompts; None for none."""
-        return 1024 if self.max_prompt_tokens is None and self.dataset == "sharegpt" else self.max_prompt_tokens
-
-    @model_validator(mode="after")
-    def _percentiles(self) -> LoadSection:
-        for place, percentile in enumerate(self.percentiles):
-            if not 0 < percentile < 100:
-                raise Mistake(f"a percentile lies above 0 and below 100, not at {percentile:g}", "percentiles", place)
-        if self.dataset == "custom" and self.path is None:
-            raise Mistake("custom needs a path beside it: the file of your prompts", "dataset")
-        if self.rounds > self.num_prompts:
-            text = (
-                f"each round needs a prompt of its own, but num_prompts is {self.num_prompts}; raise it or lower this"
-            )
-            raise Mistake(text, "rounds")
-        return self
 
 
 class ObjectiveSection(Section):
@@ -179,8 +71,8 @@ class ObjectiveSection(Section):
     )
     aggregate: Literal["mean", "geometric", "worst"] = Field(
         "mean",
-        description="How the ratios metric / baseline make one score: weighted `mean`, weighted `geometric` mean, or the "
-        "`worst` of them.",
+        description="How the ratios metric / baseline make one score: weighted `mean`, weighted `geometric` mean, or "
+        "the `worst` of them.",
     )
     front: MetricNames = Field(
         (),

@@ -25,6 +25,8 @@ class TrialSetup:
 
     `plan` is the load of the search; `confirmation` holds one load a block, of prompts that the search never sends, and
     is empty where none are held out. `soak` are the longest prompts of both, all at once, for the winner's worst burst.
+    `calibration` is the ladder of `knee.LADDER`, None where none is asked for. `knee_share`: the share of the knee that
+    the study's rate is, None where the study file says the rate itself; until it is known, `plan` sends all at once.
     """
 
     folder: Path
@@ -56,6 +58,8 @@ class TrialSetup:
     retry_wait_s: float
     confirmation: tuple[LoadPlan, ...] = ()
     soak: LoadPlan | None = None
+    calibration: LoadPlan | None = None
+    knee_share: float | None = None
     max_lag_ms: float = 250.0
 
     def log_folder(self, number: int) -> Path:
@@ -64,10 +68,14 @@ class TrialSetup:
 
     def plan_for(self, spec: TrialSpec) -> LoadPlan:
         """The load of a trial: that of the search, or of its block; after the last block the first one's comes again.
-        A soak gets the burst, twice as many requests as its flags let run at once.
+        A soak gets the burst, twice as many requests as its flags let run at once; a calibration the whole ladder.
 
-        Raises ValueError for a block where no prompts are held out, and for a soak where there is no burst.
+        Raises ValueError for a block where no prompts are held out, and for what the study has no load for.
         """
+        if spec.kind is TrialKind.CALIBRATION:
+            if self.calibration is None:
+                raise ValueError("this study has no ladder of rates to calibrate with")
+            return self.calibration
         if spec.kind is TrialKind.SOAK:
             if self.soak is None:
                 raise ValueError("this study has no burst to soak anything with")
@@ -97,6 +105,8 @@ class TrialSetup:
         name = f"round-{number}" if spec.block is None else f"block-{spec.block}-round-{number}"
         if spec.kind is TrialKind.SOAK:
             name = f"soak-{plan.num_prompts}"
+        if spec.kind is TrialKind.CALIBRATION:
+            name = f"calibration-{number}"
         help_ = self.dialect.client
         client = ClientFeatures.from_help(None if help_ is None else tuple(help_.options), self.dialect.version)
         folder = self.folder / "load"

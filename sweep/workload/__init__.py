@@ -6,7 +6,7 @@ from sweep.workload.arrivals import arrival_times
 from sweep.workload.client_file import ClientFeatures, ClientFile, write_round
 from sweep.workload.custom_file import check_custom
 from sweep.workload.exchanges import Conversations, Exchange
-from sweep.workload.load_plan import LoadPlan, Round, burst, confirmation_plans, plan_load, window_warning
+from sweep.workload.load_plan import LoadPlan, Round, burst, confirmation_plans, ladder, plan_load, window_warning
 from sweep.workload.selection import Prompt, Reason, Selection, SelectionRules, refuse_output_length, select
 from sweep.workload.sharegpt_file import DEMO_FILE, check_sharegpt
 from sweep.workload.split import Split
@@ -30,6 +30,7 @@ __all__ = [
     "check_custom",
     "check_sharegpt",
     "confirmation_plans",
+    "ladder",
     "plan_load",
     "refuse_output_length",
     "select",

@@ -12,7 +12,11 @@ from typing import Literal
 
 from sweep.errors import DatasetError
 from sweep.workload.arrivals import arrival_times
-from sweep.workload.selection import Prompt, Selection
+from sweep.workload.selection import Prompt, Selection, SelectionRules
+
+# Arrivals a second; None sends all at once. Of several, the rounds take turns.
+Rate = float | None
+Rates = Rate | Sequence[Rate]
 
 _SEEDS = 2**32
 _FAR_ABOVE = 4.0
@@ -41,6 +45,27 @@ class Round:
         """Seconds from the client's start of the load to its last request."""
         return self.lead_s + self.arrivals_s[-1]
 
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt], rules: SelectionRules, *, rate: Rate, burstiness: float, seed: int) -> Round:
+        """`prompts` at the times that the load client draws for this rate and seed."""
+        times = arrival_times(len(prompts), request_rate=rate, burstiness=burstiness, seed=seed)
+        return cls(
+            prompts=tuple(prompts),
+            arrivals_s=tuple(time - times[0] for time in times),
+            lead_s=times[0],
+            seed=seed,
+            request_rate=rate,
+            burstiness=burstiness,
+            output_tokens=rules.output_tokens,
+            client_format=rules.client_format,
+        )
+
+    def at(self, rate: Rate) -> Round:
+        """The same prompts and seed at another rate."""
+        times = arrival_times(len(self.prompts), request_rate=rate, burstiness=self.burstiness, seed=self.seed)
+        arrivals_s = tuple(time - times[0] for time in times)
+        return dataclasses.replace(self, arrivals_s=arrivals_s, lead_s=times[0], request_rate=rate)
+
 
 @dataclass(frozen=True, slots=True)
 class LoadPlan:
@@ -53,6 +78,15 @@ class LoadPlan:
     def num_prompts(self) -> int:
         """Measured requests of all rounds."""
         return sum(len(one.prompts) for one in self.rounds)
+
+    @property
+    def rates(self) -> tuple[Rate, ...]:
+        """The request rate of each round."""
+        return tuple(one.request_rate for one in self.rounds)
+
+    def at(self, rate: Rate) -> LoadPlan:
+        """The same prompts and seeds with every round at this rate; the warm-up stays."""
+        return dataclasses.replace(self, rounds=tuple(one.at(rate) for one in self.rounds))
 
     def shortened(self, most: int) -> LoadPlan:
         """The same with the first `most` requests of each round."""
@@ -74,17 +108,34 @@ def burst(selections: Sequence[Selection], most: int) -> LoadPlan:
     every = {prompt.prompt_id: prompt for selection in selections for prompt in selection.prompts}
     ranked = sorted(every.values(), key=lambda prompt: (-prompt.input_tokens - prompt.output_tokens, prompt.prompt_id))
     rules = selections[0].rules
-    one = Round(
-        prompts=tuple(ranked[:most]),
-        arrivals_s=(0.0,) * len(ranked[:most]),
-        lead_s=0.0,
-        seed=0,
-        request_rate=None,
-        burstiness=1.0,
-        output_tokens=rules.output_tokens,
-        client_format=rules.client_format,
-    )
-    return LoadPlan(warmup=None, rounds=(one,))
+    return LoadPlan(warmup=None, rounds=(Round.of(ranked[:most], rules, rate=None, burstiness=1.0, seed=0),))
+
+
+def ladder(
+    selection: Selection, rates: Sequence[Rate], *, warmup_prompts: int, num_prompts: int, burstiness: float, seed: int
+) -> LoadPlan:
+    """A round of `num_prompts` at each of `rates`, for a calibration, which sends some of them in an order of its own.
+
+    The warm-up is as in `plan_load`. The rounds go through the rest of the selection again and again: no prompt occurs
+    twice in a round, and in consecutive ones only where the selection is short. A round is smaller where the selection
+    is. Raises DatasetError when it holds nothing beside the warm-up.
+    """
+    prompts = selection.prompts
+    warm = _spread(prompts, min(warmup_prompts, len(prompts) - 1)) if prompts else ()
+    warm_ids = {prompt.prompt_id for prompt in warm}
+    pool = [prompt for prompt in prompts if prompt.prompt_id not in warm_ids]
+    if not pool:
+        raise DatasetError("holds no prompts to calibrate with", path=selection.path)
+    count = min(num_prompts, len(pool))
+    base = int.from_bytes(hashlib.sha256(f"calibrate/{seed}".encode()).digest()[:4], "big")
+
+    def one(number: int, rate: Rate) -> Round:
+        part = [pool[(number * count + index) % len(pool)] for index in range(count)]
+        return Round.of(part, selection.rules, rate=rate, burstiness=burstiness, seed=(base + number) % _SEEDS)
+
+    seed_before = (base - 1) % _SEEDS
+    warmup = Round.of(warm, selection.rules, rate=None, burstiness=burstiness, seed=seed_before) if warm else None
+    return LoadPlan(warmup, tuple(one(number, rate) for number, rate in enumerate(rates)))
 
 
 def plan_load(
@@ -93,18 +144,21 @@ def plan_load(
     warmup_prompts: int,
     num_prompts: int,
     rounds: int = 1,
-    request_rate: float | None = None,
+    request_rate: Rates = None,
     burstiness: float = 1.0,
     seed: int,
 ) -> LoadPlan:
     """The load of a trial: `warmup_prompts` selected prompts, and `num_prompts` more split evenly over `rounds`.
 
-    The first rounds take the remainder. Warm-up prompts are taken at evenly spaced ranks of total length, so that they
-    are short, median and long and the measured rest keeps the distribution of the selection; they go out all at once,
-    shortest first, for the warm-up to meet the batch sizes of the load. Round r is seeded with `seed + r` (modulo 2^32,
-    numpy's range); the warm-up with the seed before. Raises DatasetError when the selection is smaller than that,
+    Several request rates get `rounds` rounds each and take turns. The first rounds take the remainder. Warm-up prompts
+    are taken at evenly spaced ranks of total length, so that they are short, median and long and the measured rest
+    keeps the distribution of the selection; they go out all at once, shortest first, for the warm-up to meet the batch
+    sizes of the load. Round r is seeded with `seed + r` (modulo 2^32, numpy's range); the warm-up with the seed before.
+    Raises DatasetError when the selection is smaller than that,
     ValueError for more rounds than prompts.
     """
+    rates = tuple(request_rate) if isinstance(request_rate, Sequence) else (request_rate,)
+    rounds *= len(rates)
     if not 1 <= rounds <= num_prompts:
         raise ValueError(f"{num_prompts} prompts cannot make {rounds} rounds")
     needed = warmup_prompts + num_prompts
@@ -119,26 +173,16 @@ def plan_load(
     warm_ids = {prompt.prompt_id for prompt in warm}
     measured = [prompt for prompt in prompts if prompt.prompt_id not in warm_ids]
 
-    def one(part: tuple[Prompt, ...], number: int, rate: float | None) -> Round:
+    def one(part: tuple[Prompt, ...], number: int, rate: Rate) -> Round:
         round_seed = (seed + number) % _SEEDS
-        times = arrival_times(len(part), request_rate=rate, burstiness=burstiness, seed=round_seed)
-        return Round(
-            prompts=part,
-            arrivals_s=tuple(time - times[0] for time in times),
-            lead_s=times[0],
-            seed=round_seed,
-            request_rate=rate,
-            burstiness=burstiness,
-            output_tokens=selection.rules.output_tokens,
-            client_format=selection.rules.client_format,
-        )
+        return Round.of(part, selection.rules, rate=rate, burstiness=burstiness, seed=round_seed)
 
     share, rest = divmod(num_prompts, rounds)
     starts = [number * share + min(number, rest) for number in range(rounds + 1)]
     parts = [tuple(measured[start:end]) for start, end in pairwise(starts)]
     return LoadPlan(
         warmup=one(warm, -1, None) if warm else None,
-        rounds=tuple(one(part, number, request_rate) for number, part in enumerate(parts)),
+        rounds=tuple(one(part, number, rates[number % len(rates)]) for number, part in enumerate(parts)),
     )
 
 
@@ -149,7 +193,7 @@ def confirmation_plans(
     warmup_prompts: int,
     num_prompts: int,
     rounds: int = 1,
-    request_rate: float | None = None,
+    request_rate: Rates = None,
     burstiness: float = 1.0,
     seed: int,
 ) -> tuple[LoadPlan, ...]:
