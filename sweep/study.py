@@ -22,6 +22,7 @@ from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.confirm import AfterSearch, Confirmed, Jury, recommended
 from sweep.console import View
+from sweep.desk import Desk
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost
 from sweep.front import Front, make_front
@@ -31,6 +32,7 @@ from sweep.plan import StudyPlan, grace_of
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
 from sweep.recommend import Recommendation, recommend
+from sweep.scheduler import RaceScheduler
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
 from sweep.stages import ConfirmRules
@@ -165,6 +167,7 @@ def run_study(
             end_leftovers(folder.processes)
         return next((known for known in known_trials(prepared) if known.number == spec.number), None)
 
+    desk = Desk.of(prepared.setup) if prepared.config.study.racing else None
     searcher = TuneSearcher(
         plan,
         on_start=view.started,
@@ -174,6 +177,7 @@ def run_study(
         on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
         give_up=lambda spec: store_lost(spec, worker),
         cut=lambda spec: store_cut(spec, worker),
+        rival=lambda spec, finished: None if desk is None else desk.rival(spec, finished),
     )
     trainable = tune.with_resources(
         tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)
@@ -182,6 +186,7 @@ def run_study(
         trainable,
         tune_config=tune.TuneConfig(
             search_alg=searcher,
+            scheduler=None if desk is None else RaceScheduler(desk, prepared.setup.log_folder),
             num_samples=-1,
             reuse_actors=True,  # a worker's start costs seconds and nothing of a trial stays in it
             trial_name_creator=_trial_name,

@@ -12,12 +12,13 @@ from ray import tune
 
 from sweep.errors import HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
+from sweep.racer import Racer
 from sweep.redact import Redactor
 from sweep.runner import TrialOutcome, TrialSetup, run_trial, usual_of
 from sweep.store import DiskFull, Schema, Store
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, TrialStatus
-from sweep.wire import RESULT, SPEC, finished_to_result, spec_from_config
+from sweep.wire import RESULT, SPEC, finished_to_result, rival_from_config, spec_from_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +46,17 @@ class Worker:
 
 
 def trial(config: dict[str, Any], worker: Worker) -> None:
-    """Run the trial of `config`, store it, report it.
+    """Run the trial of `config`, store it, report it. One that is raced reports after each round, too.
 
     Nothing is stored for a driver that no longer holds the study: the next one runs this trial itself.
     """
     os.umask(worker.umask)
     spec, first_attempt = spec_from_config(config[SPEC])
+    rival = rival_from_config(config[SPEC])
     try:
         store = worker.store()
         store.check_room()  # before the launch: what cannot be stored need not be measured
+        racer = None if rival is None else Racer(spec, rival, worker.setup, tune.report)
         with Gpus() as gpus:
             outcome = run_trial(
                 spec,
@@ -63,6 +66,8 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
                 resting=worker.resting,
                 usual=usual_of(worker.setup.folder) if worker.setup.uses_gpus and spec.number > 0 else None,
                 first_attempt=first_attempt,
+                after_round=None if racer is None else racer.after_round,
+                during_round=None if racer is None else racer.during_round,
             )
         if StudyFolder.holder(worker.setup.folder) != worker.holder:
             return

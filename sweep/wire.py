@@ -1,19 +1,51 @@
-"""Trials and results as the plain values that Ray carries between driver and workers."""
+"""Trials and results as the plain values that Ray carries between driver and workers, and what it does not carry."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
 
-# The keys of a Ray config and of a Ray result that are ours.
+# The keys of a Ray config and of a Ray result that are ours; the last three are those of a result after a round.
 SPEC, RESULT = "spec", "sweep_result"
+ATTEMPT, ROUND, COLUMNS = "sweep_attempt", "sweep_round", "sweep_columns"
+
+# Ray tells a function nothing, it lets it go on or ends it in mid-step: verdicts lie in the trial's log folder.
+_VERDICTS = "race.jsonl"
 
 
-def spec_to_config(spec: TrialSpec, first_attempt: int) -> dict[str, Any]:
-    """A trial as plain values."""
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """The best trial so far, as it stood when another one began to run against it.
+
+    `metrics` are those the objective needs; `compared` says of how many complete trials it is the best, `launches`
+    which trials launched the baseline before.
+    """
+
+    number: int
+    metrics: Mapping[str, float | None]
+    compared: int
+    launches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What was decided on a trial after round `round` of an attempt. `rule` is None where it goes on."""
+
+    attempt: int
+    round: int
+    stop: bool
+    rule: str | None
+    reason: str
+
+
+def spec_to_config(spec: TrialSpec, first_attempt: int, rival: Rival | None = None) -> dict[str, Any]:
+    """A trial as plain values. `rival`: whom it is raced against, None for a trial that is not."""
     return {
         "number": spec.number,
         "kind": spec.kind.value,
@@ -21,15 +53,22 @@ def spec_to_config(spec: TrialSpec, first_attempt: int) -> dict[str, Any]:
         "baseline_metrics": None if spec.baseline_metrics is None else dict(spec.baseline_metrics),
         "block": spec.block,
         "first_attempt": first_attempt,
+        "rival": None if rival is None else asdict(rival),
     }
 
 
 def spec_from_config(config: dict[str, Any]) -> tuple[TrialSpec, int]:
-    """The inverse of `spec_to_config`."""
+    """The inverse of `spec_to_config`, but for the rival."""
     spec = TrialSpec(
         config["number"], TrialKind(config["kind"]), config["flags"], config["baseline_metrics"], config["block"]
     )
     return spec, config["first_attempt"]
+
+
+def rival_from_config(config: dict[str, Any]) -> Rival | None:
+    """The rest of that inverse."""
+    found = config["rival"]
+    return None if found is None else Rival(**found | {"launches": tuple(found["launches"])})
 
 
 def finished_to_result(finished: Finished) -> str:
@@ -47,3 +86,23 @@ def finished_from_result(payload: str) -> Finished:
         "front": None if found["front"] is None else tuple(found["front"]),
     }
     return Finished(**found | typed)
+
+
+def write_verdict(folder: Path, verdict: Verdict) -> None:
+    """Add a verdict to those in the trial's log folder. Raises OSError."""
+    with (folder / _VERDICTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(verdict)) + "\n")
+
+
+def read_verdict(folder: Path, attempt: int, number: int) -> Verdict | None:
+    """The verdict on round `number` of an attempt; None where there is none that can be read."""
+    try:
+        lines = (folder / _VERDICTS).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, TypeError):  # a line cut short
+            verdict = Verdict(**json.loads(line))
+            if (verdict.attempt, verdict.round) == (attempt, number):
+                return verdict
+    return None

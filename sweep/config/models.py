@@ -109,6 +109,11 @@ class StudySection(Section):
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."
     )
     sampler: Literal["tpe", "random"] = Field("tpe", description="How Optuna proposes: `tpe` or `random`.")
+    racing: bool = Field(
+        True,
+        description="Stop a trial after a round, or within one, once it is beyond doubt behind the best so far. Needs "
+        "`load.rounds` of two or more; not for a front.",
+    )
     max_retries: int = Field(2, ge=0, le=20, description="Further attempts at a trial after a passing fault.")
     retry_wait_s: float = Field(10.0, ge=0, description="Wait before another attempt.")
     stop_after_same_failure: int = Field(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sweep.racing.live import LiveLimits, live_verdict
 from sweep.racing.noise import CPU_NOISE, GPU_NOISE, Noise, estimate_noise, subset_margin
+from sweep.racing.packed import pack, unpack
 from sweep.racing.race import Evidence, Incumbent, RaceDecision, Rule, race
 from sweep.racing.rounds import Round, measure, split
 from sweep.racing.slo import Planned, least_violations
@@ -25,7 +26,9 @@ __all__ = [
     "least_violations",
     "live_verdict",
     "measure",
+    "pack",
     "race",
     "split",
     "subset_margin",
+    "unpack",
 ]

@@ -7,14 +7,14 @@ as it likes and hears None until the plan has a trial to give, so no suggestion 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray.tune.search import Searcher
 
 from sweep.plan import StudyPlan
 from sweep.trial import Finished, TrialSpec
-from sweep.wire import RESULT, SPEC, finished_from_result, spec_to_config
+from sweep.wire import RESULT, SPEC, Rival, finished_from_result, spec_to_config
 
 
 class TuneSearcher(Searcher):
@@ -22,7 +22,7 @@ class TuneSearcher(Searcher):
 
     A worker that is gone without a report: `recover` looks whether its trial was stored, `on_again` hears that it runs
     once more, `on_busy` that its devices stayed busy; `give_up`, or `cut` once it is overdue, stores and returns what
-    is left to say of it.
+    is left to say of it. `rival`: whom a trial is raced against, of those that ended.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class TuneSearcher(Searcher):
         on_busy: Callable[[Finished], None] = lambda _finished: None,
         give_up: Callable[[TrialSpec], Finished],
         cut: Callable[[TrialSpec], Finished],
+        rival: Callable[[TrialSpec, Mapping[int, Finished]], Rival | None] = lambda _spec, _finished: None,
     ) -> None:
         super().__init__()
         self.plan = plan
         self._on_start, self._on_end = on_start, on_end
         self._on_busy = on_busy
         self._recover, self._on_again, self._give_up, self._cut = recover, on_again, give_up, cut
+        self._rival = rival
         self._specs: dict[str, TrialSpec] = {}
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:  # type: ignore[override]  # FINISHED is a string
@@ -54,10 +56,11 @@ class TuneSearcher(Searcher):
             return None
         self._specs[trial_id] = spec
         self._on_start(spec)
-        return {SPEC: spec_to_config(spec, self.plan.times_lost(spec.number) + 1)}
+        rival = self._rival(spec, self.plan.finished)
+        return {SPEC: spec_to_config(spec, self.plan.times_lost(spec.number) + 1, rival)}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Nothing to learn before the end."""
+        """Nothing to learn before the end: what a round showed is the scheduler's."""
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """A trial ended, with our result or, when its worker is gone, without."""
