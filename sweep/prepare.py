@@ -92,6 +92,8 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     conversations = _conversations(config, study_path, salvage=salvage)
     loads = _loads(config, conversations, tokenizer)
     notices += [conversations.describe(), *(selection.describe() for selection in loads.selections)]
+    if config.confirm.candidates and not config.load.held_out_share:
+        notices.append("warning: load.held_out_share is 0, so that nothing is left to confirm the winner with")
     notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
     setup = dataclasses.replace(
         _settings(config, study_path, folder, objective, loads),

@@ -34,7 +34,8 @@ Rules
 
 `landscape` makes latencies depend on flags: {"ttft": {flag: RULE, ...}, "itl": {...}, "both": {...}, "noise": 0.02}.
 RULE is {"best": 64, "weight": 0.5, "log": true} (factor 1 + weight x distance squared, in doublings if log, otherwise
-in units of "scale") or {"values": {"true": 1.0, "false": 1.3}}; "default" is used where the flag is absent. The noise
+in units of "scale") or {"values": {"true": 1.0, "false": 1.3}}; "default" is used where the flag is absent. With
+"launches": FILE each start of a server adds a line there and its latencies are off by "launch_noise". The noise
 is seeded by `seed` and the flags.
 """
 
@@ -164,6 +165,9 @@ def factor(config: Config, flags: Flags, kind: str) -> float:
                 math.log2(value / rule["best"]) if rule.get("log") else (value - rule["best"]) / rule.get("scale", 1.0)
             )
             result *= 1.0 + rule["weight"] * far * far
+    if "launches" in landscape:
+        launch = random.Random(f"{config.get('seed', 0)}/{config['launch']}/{kind}")
+        result *= math.exp(landscape.get("launch_noise", 0.0) * launch.gauss(0.0, 1.0))
     return result * math.exp(landscape.get("noise", 0.0) * rng(config, flags, kind).gauss(0.0, 1.0))
 
 
