@@ -18,9 +18,11 @@ from sweep.search_space import canonical
 from sweep.trial import Finished, Flag, Flags, TrialKind, TrialStatus
 
 UTILIZATION = "gpu-memory-utilization"
+# A trial so far behind the baseline may still be better: two launches of the same flags differ by 5 to 19 %.
+_WORTH_SHARE = 0.1
 # A launch that failed of the machine, or was disturbed, is made up for once.
 _TRIES = 2
-# Vllm's own default, where a configuration leaves the utilization to it, is not ours to step down from.
+# Where a configuration leaves the utilization to vLLM there is nothing to step down from.
 _SOAK_STEPS = 3
 
 Key = tuple[tuple[str, tuple[str, Flag]], ...]
@@ -139,7 +141,10 @@ def survivor(finished: Mapping[int, Finished], winner: Flags, step: float) -> Fl
 
 
 def contenders(finished: Mapping[int, Finished], count: int) -> list[Flags]:
-    """The best `count` configurations of the search that look better than the baseline, best first, each once."""
+    """The best `count` configurations of the search, best first, each once.
+
+    None that looks clearly worse than the baseline; one launch is too little to tell those that look about as good.
+    """
     baseline = finished.get(0)
     if baseline is None or baseline.score is None:
         return []
@@ -150,13 +155,20 @@ def contenders(finished: Mapping[int, Finished], count: int) -> list[Flags]:
         and trial.status is TrialStatus.COMPLETE
         and trial.score is not None
         and not trial.disturbed
-        and rank_key(trial) < rank_key(baseline)
+        and (rank_key(trial) < rank_key(baseline) or _near(trial, baseline))
         and flags_key(trial.flags) != flags_key(baseline.flags)
     ]
     best: dict[Key, Flags] = {}
     for trial in sorted(scored, key=lambda one: (rank_key(one), one.number)):
         best.setdefault(flags_key(trial.flags), trial.flags)
     return list(best.values())[:count]
+
+
+def _near(trial: Finished, baseline: Finished) -> bool:
+    assert trial.score is not None  # both have one, see `contenders`
+    assert baseline.score is not None
+    kept = rank_key(trial)[:2] <= rank_key(baseline)[:2]
+    return kept and trial.score <= baseline.score * (1 + _WORTH_SHARE)
 
 
 class _Record:

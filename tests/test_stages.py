@@ -70,9 +70,15 @@ def test_the_best_and_the_baseline_are_interleaved_and_turned_round() -> None:
     assert {launch.kind for launch in launches} == {TrialKind.CONFIRM}
 
 
-def test_only_what_looks_better_than_the_baseline_is_confirmed() -> None:
-    assert _all(_confirmation(), _night(1.0, 1.3)) == []
-    assert contenders(_night(0.99, 1.01), 3) == [_flags(8)]
+def test_what_looks_clearly_worse_than_the_baseline_is_not_confirmed() -> None:
+    assert _all(_confirmation(), _night(1.2, 1.3)) == []
+    assert contenders(_night(0.99, 1.01, 1.11), 3) == [_flags(8), _flags(16)]
+
+
+def test_what_misses_an_slo_that_the_baseline_keeps_is_not_confirmed() -> None:
+    night = _night(0.7, 1.0)
+    night[1] = dataclasses.replace(night[1], violations={"p95_ttft_ms": 0.1})
+    assert contenders(night, 3) == [_flags(16)]
 
 
 def test_a_disturbed_an_infeasible_and_a_repeated_trial_do_not_stand_for_election() -> None:
