@@ -40,7 +40,7 @@ def _reference(
     one: StoredTrial, stored: Sequence[StoredTrial], known: Mapping[int, Finished]
 ) -> Mapping[str, float | None] | None:
     """The metrics a trial is scored against; None where nothing measured the same load."""
-    if one.kind is TrialKind.SOAK:
+    if one.kind in (TrialKind.SOAK, TrialKind.CALIBRATION):
         return None
     if one.kind is TrialKind.CONFIRM:
         return block_reference(stored, one.block)
@@ -86,8 +86,10 @@ def look_at_record(prepared: Prepared) -> Iterator[str]:
 def _measured_again(stored: Sequence[StoredTrial]) -> dict[int, str]:
     """The trials that do not count when the command is typed again, and why."""
     again = {}
+    begun = any(one.number == 0 and one.failure is None for one in stored)
     for one in stored:
-        if one.failure is not None and (one.number == 0 or one.failure.policy in (*NEEDS_A_PERSON, CUT)):
+        first = one.number == 0 or (one.kind is TrialKind.CALIBRATION and not begun)
+        if one.failure is not None and (first or one.failure.policy in (*NEEDS_A_PERSON, CUT)):
             cut = one.failure.policy == CUT
             again[one.number] = "was cut" if cut else f"failed ({one.failure.failure_class})"
     return again

@@ -44,6 +44,7 @@ _DECISIVE = {
     "chat_template_sha256": "chat template",
     "dataset_sha256": "content of the prompt file",
     "server_command": "server command",
+    "request_rate_per_s": "request rate that auto stands for",
 }
 _REMARKABLE = {
     "torch": "torch version",
@@ -68,7 +69,9 @@ class Differences:
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """What was measured on what. `fixed_flags`, `server_env` and `load` are (name, JSON value), sorted by name."""
+    """What was measured on what. `fixed_flags`, `server_env` and `load` are (name, JSON value), sorted by name.
+    `request_rate_per_s` is what `load.request_rate: auto` came to, once that is known.
+    """
 
     vllm: str | None
     torch: str | None
@@ -91,6 +94,7 @@ class Fingerprint:
     fixed_flags: Pairs | None = None
     server_env: Pairs | None = None
     load: Pairs | None = None
+    request_rate_per_s: float | None = None
 
     def as_metadata(self) -> dict[str, str]:
         """All that is known as flat text, for the metadata of Parquet files; lists and pairs as JSON."""
@@ -154,6 +158,7 @@ def take_fingerprint(
     driver: str | None = None,
     cuda: str | None = None,
     chat_template: Path | None = None,
+    request_rate_per_s: float | None = None,
 ) -> Fingerprint:
     """The fingerprint of a study on this machine. Secrets in commands, flags and environment are redacted.
 
@@ -182,6 +187,7 @@ def take_fingerprint(
         fixed_flags=_pairs(fixed_flags, redactor),
         server_env=_pairs(redactor.environment(server_env), redactor),
         load=_pairs(load, redactor),
+        request_rate_per_s=request_rate_per_s,
     )
 
 

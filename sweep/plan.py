@@ -1,6 +1,7 @@
 """Which trial runs next, and when the study stops. No Ray, no Optuna: decisions only.
 
-The baseline runs first and alone, since every score is a ratio to it. After it, trials are proposed until the asked
+The baseline runs first and alone, since every score is a ratio to it; where the study asks for it, a calibration of its
+load comes before it, as alone. After it, trials are proposed until the asked
 number is reached, the time of the search is out, nothing is left to propose, or a cause is met that no flag can mend.
 In the middle and at the end of the search the baseline runs once more, alone, for what drifted. Then comes whatever
 follows the search, one launch at a time.
@@ -9,11 +10,12 @@ follows the search, one launch at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
+from itertools import count
 
+from sweep.plan_asks import Follows, Proposes
 from sweep.reference import reference_metrics
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
@@ -28,33 +30,14 @@ _GRACE_S, _GRACE_SHARE = 30.0, 0.02
 NEEDS_A_PERSON = ("stop_now", "host")
 
 
-class Proposes(Protocol):
-    """What the plan asks of the optimiser."""
-
-    def propose(self, number: int, pending: Sequence[Flags]) -> Flags | None:
-        """Flags for trial `number`, or None when nothing is left."""
-
-    def hear(self, finished: Finished) -> None:
-        """A trial ended."""
-
-
-class Follows(Protocol):
-    """What the plan asks once the search has ended."""
-
-    def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
-        """The next launch after the search as trial `number`, None for the end. `room`: launches that fit the time."""
-
-    def least_launches(self) -> int:
-        """How many launches are wanted if all goes well."""
-
-
 @dataclass(slots=True)
 class StudyPlan:
     """The state of a night. `next()` gives a trial to run, None for "not now", or raises StopIteration at the end.
 
     `minimum_s` is what no trial of this study can be shorter than, whatever the machine: before one was measured it
     decides whether another can end in time. `follow` is what comes after the search, and `follow_share` how much of the
-    time the search leaves to it at most. `drift`: whether the baseline is measured again.
+    time the search leaves to it at most. `drift`: whether the baseline is measured again. `calibrate`: whether a
+    calibration comes first. `rate_open`: that the load is known only after it, so that the plan ends with it.
     """
 
     proposer: Proposes
@@ -69,6 +52,8 @@ class StudyPlan:
     follow: Follows | None = None
     follow_share: float = 0.25
     drift: bool = False
+    calibrate: bool = False
+    rate_open: bool = False
     stop_reason: str | None = None
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
@@ -84,7 +69,8 @@ class StudyPlan:
         self._whole_s = self.time_left_s()
 
     def next(self) -> TrialSpec | None:
-        """The next trial; None when one must end first. Raises StopIteration when no further trial will come."""
+        """The next trial; None when one must end first. Raises StopIteration when no further trial will come, or none
+        before somebody has looked (see `paused`)."""
         if self.stop_reason is not None:
             raise StopIteration(self.stop_reason)
         ended = self._search_ended()
@@ -105,6 +91,11 @@ class StudyPlan:
     def _searched(self) -> TrialSpec | None:
         """The next trial of the search."""
         number = self._next_number()
+        if number == 0 and self.calibrate and not self._calibrated():
+            number = next(number for number in count(1) if number not in self.finished)
+            return self._start(TrialSpec(number, TrialKind.CALIBRATION, self.baseline_flags))
+        if self.rate_open:
+            raise StopIteration("the request rate is taken from the calibration first")
         if number == 0:
             return self._start(TrialSpec(0, TrialKind.BASELINE, self.baseline_flags))
         baseline = self.finished.get(0)
@@ -152,6 +143,14 @@ class StudyPlan:
 
     def _alone(self, spec: TrialSpec) -> TrialSpec | None:
         return None if self.live else self._start(spec)
+
+    @property
+    def paused(self) -> bool:
+        """Whether somebody must look before further trials come: at busy devices, or at the calibration."""
+        return bool(self.busy_devices) or (self.rate_open and self._calibrated())
+
+    def _calibrated(self) -> bool:
+        return any(one.kind is TrialKind.CALIBRATION for one in self.finished.values())
 
     def _searching(self) -> int:
         """Trials of the search that ended or run, the baseline included."""
@@ -269,12 +268,14 @@ class StudyPlan:
         if each_s is None:
             return None
         searched = sum(one.kind in SEARCHING for one in self.finished.values())
-        after = 0 if self.follow is None else self.follow.least_launches() - (len(self.finished) - searched)
+        followed = len(self.finished) - searched - self._calibrated()
+        after = 0 if self.follow is None else self.follow.least_launches() - followed
         left_s = each_s * (max(0, self.trials - searched) / self.concurrent + max(0, after))
         return min(left_s, max(0.0, self.time_left_s()))
 
     def _expected_s(self) -> float | None:
-        timed = [f for f in self.finished.values() if f.total_s is not None]
+        ended = self.finished.values()
+        timed = [f for f in ended if f.total_s is not None and f.kind is not TrialKind.CALIBRATION]
         # A start that fails at once says nothing of how long one takes that does not.
         whole = [f for f in timed if f.status is TrialStatus.COMPLETE] or timed
         return max((f.total_s or 0.0 for f in whole[-_RECENT:]), default=None)
@@ -313,6 +314,9 @@ class StudyPlan:
             self.stop(f"the baseline failed: {cause}", failed=True)
         elif finished.policy in NEEDS_A_PERSON:
             self.stop(cause, failed=True)
+        elif finished.kind is TrialKind.CALIBRATION:
+            if self.rate_open:
+                self.stop(f"the calibration failed, so the request rate is not known: {cause}", failed=True)
         elif finished.status is not TrialStatus.INFEASIBLE:
             previous, count = self._same
             count = count + 1 if finished.failure_class == previous else 1

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sweep.journal import Progress, read_progress
-from sweep.trial import Finished, Flags, TrialSpec, TrialStatus
+from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
 _TICK_S = 0.5
 
@@ -37,6 +37,8 @@ def score_text(finished: Finished) -> str:
             f"{finished.failure_class}: {finished.failure_line}" if finished.failure_line else finished.failure_class
         )
         return f"{finished.status} ({cause})"
+    if finished.kind is TrialKind.CALIBRATION:
+        return "measured"
     score = "no score: a metric is missing" if finished.score is None else f"score {finished.score:.3f}"
     broken = [name for name, excess in finished.violations.items() if excess > 0]
     return score + (f", breaks the SLO on {', '.join(broken)}" if broken else "")

@@ -14,6 +14,7 @@ import numpy as np
 from sweep.errors import LoadFailed, ServerDied, SweepError
 from sweep.gpu import judge
 from sweep.journal import Journal
+from sweep.knee import find_knee, next_rung
 from sweep.loadgen import LoadJob, LoadOutcome
 from sweep.loadgen import run as run_load
 from sweep.metrics import summarize, summarize_engine
@@ -24,7 +25,7 @@ from sweep.runner.setup import TrialSetup
 from sweep.runner.telemetry import load_readings
 from sweep.server import VllmServer
 from sweep.store import TelemetryRow
-from sweep.trial import Phase, TrialSpec
+from sweep.trial import Phase, TrialKind, TrialSpec
 
 _ASK_EVERY_S = 1.0
 # An event loop that sends late reads late as well, so a lag is an error of the latencies: as large as the TTFT itself
@@ -58,21 +59,39 @@ class RoundsRunner:
     _can_reset: bool = True
 
     def run(self) -> Measured:
-        """The whole load. Raises what `loadgen.run` does, and ServerDied; what was measured is then lost."""
+        """The whole load; of a calibration as many rates as it needs. Raises what `loadgen.run` does, and ServerDied;
+        what was measured is then lost, but for a calibration that has a knee by then: it ends there.
+        """
         plan = self.setup.plan_for(self.spec)
-        self.journal.enter(Phase.LOAD, total=plan.num_prompts)
+        self.journal.enter(Phase.LOAD, total=None if self._calibrates else plan.num_prompts)
         why: str | None = None
-        for number in range(len(plan.rounds)):
+        while (number := self._next_round()) is not None:
             try:
                 self._run_one(number)
             except CutShort as cut:
                 why = str(cut)
+            except (LoadFailed, ServerDied) as error:
+                if not (self._calibrates and find_knee(self._rounds)):
+                    raise
+                rate = plan.rounds[number].request_rate
+                self.remarks.append(f"the calibration ended at {rate:.3g} requests/s: {error}")
+                break
             else:
                 why = self._ask_after(number, len(plan.rounds))
             if why is not None:
                 self.journal.note("stopped early", f"{len(self._rounds)} of {len(plan.rounds)} rounds: {why}")
                 break
         return Measured(tuple(self._requests), tuple(self._rounds), why)
+
+    @property
+    def _calibrates(self) -> bool:
+        return self.spec.kind is TrialKind.CALIBRATION
+
+    def _next_round(self) -> int | None:
+        plan = self.setup.plan_for(self.spec)
+        if self._calibrates:
+            return next_rung(plan.rates, self._rounds)
+        return len(self._rounds) if len(self._rounds) < len(plan.rounds) else None
 
     def _run_one(self, number: int) -> None:
         reset = self._reset()
@@ -87,7 +106,9 @@ class RoundsRunner:
         record = self._record(number, outcome, samples, reset)
         self._requests.append(outcome.requests)
         self._rounds.append(record)
-        detail = f"round {number + 1}: {record.completed} of {record.prompts} requests in {record.duration_s:.1f} s"
+        rate = "all at once" if record.request_rate_per_s is None else f"at {record.request_rate_per_s:.3g} requests/s"
+        name = rate if self._calibrates else f"round {number + 1}"
+        detail = f"{name}: {record.completed} of {record.prompts} requests in {record.duration_s:.1f} s"
         self.journal.note("round", "; ".join((detail, *record.disturbed)))
 
     def _send(self, number: int) -> LoadOutcome:
@@ -128,7 +149,10 @@ class RoundsRunner:
         )
 
     def _share_needed(self, number: int) -> float:
-        """The least share of this round with which the trial as a whole may still keep `min_success_share`."""
+        """The least share of this round with which the trial as a whole may still keep `min_success_share`; for a
+        calibration, whose rounds are compared with each other, this share itself."""
+        if self._calibrates:
+            return self.setup.min_success_share
         plan = self.setup.plan_for(self.spec)
         may_fail = plan.num_prompts - math.ceil(round(self.setup.min_success_share * plan.num_prompts, 6))
         left = max(0, may_fail - sum(one.failed for one in self._rounds))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from sweep.diagnosis import Diagnosis, Policy
 from sweep.gpu import DeviceMemory, Findings, Gpus, judge
 from sweep.journal import Journal
+from sweep.knee import describe, find_knee
 from sweep.metric_table import parse_metric
 from sweep.metrics import summarize, summarize_engine, thin_percentiles
 from sweep.records import RequestRecord
@@ -81,8 +82,9 @@ def run_trial(
         findings = judge(load_readings(rows, attempt), xids, usual=usual)
         for remark in findings.remarks:
             journal.note("device", remark)
-        findings = _with_rounds(findings, outcome, rows, usual)
-        if outcome.load is not None and findings.disturbances and not (disturbed_before or outcome.dirty_devices):
+        findings = _with_rounds(spec, findings, outcome, rows, usual)
+        once_more = not (disturbed_before or outcome.dirty_devices or spec.kind is TrialKind.CALIBRATION)
+        if outcome.load is not None and findings.disturbances and once_more:
             disturbed_before = True
             journal.note("disturbed", "; ".join(findings.disturbances))
         elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
@@ -94,12 +96,18 @@ def run_trial(
     summary = asdict(summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD]))
     if spec.kind is TrialKind.SOAK and outcome.load is not None:
         outcome.remarks.append(soak_remark(rows, gpus.devices, summary))
+    if spec.kind is TrialKind.CALIBRATION and outcome.load is not None and (knee := find_knee(outcome.load.rounds)):
+        outcome.remarks += describe(knee, setup.plan.rates, share=setup.knee_share)
     result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
     return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
 
 
 def _with_rounds(
-    findings: Findings, outcome: AttemptOutcome, rows: Sequence[TelemetryRow], usual: Mapping[str, float] | None
+    spec: TrialSpec,
+    findings: Findings,
+    outcome: AttemptOutcome,
+    rows: Sequence[TelemetryRow],
+    usual: Mapping[str, float] | None,
 ) -> Findings:
     """The findings with those on each round, which get what devices and host said while they ran."""
     load = outcome.load
@@ -108,6 +116,8 @@ def _with_rounds(
     late = [f"round {one.round + 1}: {reason}" for one in load.rounds for reason in one.disturbed]
     looked = [with_telemetry(one, rows, usual) for one in load.rounds]
     outcome.load = replace(load, rounds=tuple(one for one, _ in looked))
+    if spec.kind is TrialKind.CALIBRATION:  # beyond the knee all may be late, and the knee says so
+        return findings
     remarks = [*(remark for _, remark in looked if remark is not None), *unexpected_hits(load.rounds)]
     return Findings((*findings.disturbances, *late), (*findings.remarks, *remarks))
 
@@ -138,7 +148,8 @@ def _result(
             setup.objective.score(_summary(setup, requests, one.duration_s), baseline).value
             for requests, one in zip(load.requests, load.rounds, strict=True)
         )
-        outcome.remarks += _thin_percentiles(setup, sum(one.completed for one in load.rounds))
+        if spec.kind is not TrialKind.CALIBRATION:
+            outcome.remarks += _thin_percentiles(setup, sum(one.completed for one in load.rounds))
     failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code, journal.redact)
     stopped = None if load is None else load.stopped_because
     status = TrialStatus.COMPLETE if stopped is None else TrialStatus.CENSORED
