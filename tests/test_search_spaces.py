@@ -54,7 +54,7 @@ class TestShipped:
                     text = words[words.index(f"--{name}") + 1]
                     assert float(text) == value if isinstance(value, (int, float)) else text == value
             assert all(word.startswith("--") or not word.startswith("-") for word in words)
-        assert len(keys) > SAMPLES / 4
+        assert len(keys) > min(SAMPLES / 4, (space.size() or SAMPLES) - 1)
 
     def test_every_flag_is_one_that_vllm_has(self, path: Path, server_help: CommandHelp) -> None:
         config = load(path)
@@ -71,10 +71,11 @@ class TestShipped:
 
     def test_batched_tokens_are_never_fewer_than_sequences(self, path: Path) -> None:
         # vLLM refuses the reverse, whatever the file says of it.
-        space = space_of(load(path))
+        config = load(path)
+        space = space_of(config)
         draw = random.Random(1)
         for _ in range(SAMPLES):
-            flags = space.sample(draw)
+            flags = {**config.serve.flags, **space.sample(draw)}
             tokens, seqs = flags["max-num-batched-tokens"], flags["max-num-seqs"]
             assert isinstance(tokens, int)
             assert isinstance(seqs, int)
@@ -82,7 +83,7 @@ class TestShipped:
 
     def test_the_load_carries_the_percentiles_it_is_judged_by(self, path: Path) -> None:
         config = load(path)
-        if path.stem == "cpu_demo":  # says so itself: ten minutes on 2 cores
+        if path.stem in ("cpu_demo", "cpu_noise"):  # they say so themselves: minutes on 2 cores
             assert "p95 to mean little" in path.read_text()
             return
         objective = Objective.of(config.objective.preset, config.objective.weights, config.objective.slo)
