@@ -50,11 +50,11 @@ class Desk:
     _known: dict[int, tuple[Round, ...]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, setup: TrialSetup) -> Self | None:
-        """None where nothing is raced: a single round has no rest to save, and where a front is looked for, what is
-        behind by the weights may still be on it."""
+    def of(cls, setup: TrialSetup, *, racing: bool = True) -> Self | None:
+        """None where nothing is raced, whether or not the study wants it: a single round has no rest to save, and where
+        a front is looked for, what is behind by the weights may still be on it."""
         plan = setup.plan
-        if len(plan.rounds) < 2 or setup.objective.front:
+        if not racing or len(plan.rounds) < 2 or setup.objective.front:
             return None
         tokens = sum(prompt.output_tokens for one in plan.rounds for prompt in one.prompts)
         planned = Planned(len(plan.rounds), plan.num_prompts, tokens if setup.ignore_eos else None)
