@@ -6,6 +6,8 @@ from typing import Any
 
 from rich.console import Console
 
+from sweep.calibrated import stored_knee
+from sweep.knee import LOAD_IN_BURSTS, ROUNDS_AT_MOST
 from sweep.loadgen import time_limit_s
 from sweep.prepare import Prepared
 from sweep.searcher.proposer import Proposer
@@ -25,6 +27,8 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
         what = f"trial {number}, one that the search would start with" if number else "trial 0, the baseline"
         console.print(f"{what}:")
         console.print(f"  {command}")
+    if (line := calibration_line(prepared)) is not None:
+        console.print(line)
     console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
     console.print("nothing was launched")
 
@@ -37,8 +41,29 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
         "combinations": prepared.space.feasible_size(),
         "commands": _commands(prepared),
         "longest_trial_s": worst_case_s(prepared),
+        "calibration": calibration_line(prepared),
         "notices": list(prepared.notices),
     }
+
+
+def calibration_line(prepared: Prepared) -> str | None:
+    """How many launches a calibration costs, and how much load; None where none is to come."""
+    ladder, load = prepared.setup.calibration, prepared.config.load
+    if ladder is None or stored_knee(prepared.setup.folder) is not None:
+        return None
+    count = len(ladder.rounds[0].prompts)
+    line = (
+        f"calibration: 1 more launch of the baseline before the search, {count} requests all at once and then at up to "
+        f"{ROUNDS_AT_MOST - 1} rates around what that gives: in all about {LOAD_IN_BURSTS} times as long as the first "
+        "round"
+    )
+    if load.request_rate == "auto":
+        return f"{line}; it says what load.request_rate: auto is, and how long a trial then sends"
+    rate = max((rate for rate in load.rates if rate is not None), default=None)
+    if rate is None:
+        return line
+    about_s = LOAD_IN_BURSTS * count / rate
+    return f"{line}, {about_s / 60:.0f} minutes if today's flags can just answer {rate:g} requests/s"
 
 
 def _commands(prepared: Prepared) -> list[str]:

@@ -14,7 +14,8 @@ A round has taken off when either holds, `low` being the lowest rate measured:
   follow the rate, the time of the last ones allowed for. It sees what queues out of sight: replies that all grow slower
   together, or a load client that may only send so many at once.
 
-The knee is the highest rate measured below every one that took off: known to a factor of 1.19, from below.
+The knee is the highest rate measured below every one that took off: known to a factor of 1.19, from below. It is where
+waiting begins, for one request in twenty: with 32 slots at about 0.7 of the capacity, with 4 at less than half.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweep.calibrated import auto_rate, calibration_lines
 from sweep.checks import (
     bounds,
     check_baseline,
@@ -50,7 +51,9 @@ _STATS = ("mean", "median", "std")
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A study ready to run. `notices` are lines for the person."""
+    """A study ready to run. `notices` are lines for the person. `rate_open`: the request rate is that of a calibration
+    which is still to come; until then the load of `setup` goes out all at once (see `at_rate`).
+    """
 
     config: StudyConfig
     setup: TrialSetup
@@ -59,6 +62,7 @@ class Prepared:
     fingerprint: Fingerprint
     redactor: Redactor
     notices: tuple[str, ...]
+    rate_open: bool = False
 
 
 def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool = False) -> Prepared:
@@ -68,6 +72,18 @@ def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, 
     """
     with located(study_path):
         return _prepare(config, study_path, folder, gpus, salvage=salvage)
+
+
+def at_rate(prepared: Prepared, rate_per_s: float) -> Prepared:
+    """The same study, now that `load.request_rate: auto` is known to stand for this rate."""
+    setup = prepared.setup
+    confirmation = tuple(plan.at(rate_per_s) for plan in setup.confirmation)
+    return dataclasses.replace(
+        prepared,
+        setup=dataclasses.replace(setup, plan=setup.plan.at(rate_per_s), confirmation=confirmation),
+        fingerprint=dataclasses.replace(prepared.fingerprint, request_rate_per_s=rate_per_s),
+        rate_open=False,
+    )
 
 
 def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool) -> Prepared:
@@ -95,6 +111,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     if config.confirm.candidates and not config.load.held_out_share:
         notices.append("warning: load.held_out_share is 0, so that nothing is left to confirm the winner with")
     notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
+    notices += calibration_lines(folder, config.load)
     setup = dataclasses.replace(
         _settings(config, study_path, folder, objective, loads),
         server_command=server_command,
@@ -107,7 +124,10 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
     fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
     schema = _schema(config, objective, setup.percentiles)
-    return Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices))
+    auto = config.load.request_rate == "auto"
+    prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
+    rate_per_s = auto_rate(folder, config.load)
+    return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)
 
 
 def _objective(config: StudyConfig) -> Objective:
@@ -140,6 +160,8 @@ def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Ob
         plan=loads.plan,
         confirmation=loads.confirmation,
         soak=loads.soak,
+        calibration=loads.calibration,
+        knee_share=config.load.knee_share if config.load.request_rate == "auto" else None,
         max_concurrency=config.load.max_concurrency,
         ignore_eos=config.load.ignore_eos,
         percentiles=tuple(sorted({*config.load.percentiles, *objective.percentiles_needed()})),
@@ -195,7 +217,9 @@ def _loads(config: StudyConfig, conversations: Conversations, tokenizer: str) ->
         raise ConfigError(error.message, key="load.output_tokens") from None
     blocks = config.confirm.max_launches if config.confirm.candidates else 0
     counter = _token_counter(config, tokenizer)
-    return make_loads(load, conversations, rules, counter, seed=config.load_seed, blocks=blocks)
+    seqs = {**config.serve.flags, **config.baseline}.get("max-num-seqs")
+    batch = seqs if isinstance(seqs, int) and not isinstance(seqs, bool) else None
+    return make_loads(load, conversations, rules, counter, seed=config.load_seed, blocks=blocks, batch=batch)
 
 
 def _token_counter(config: StudyConfig, tokenizer: str) -> Callable[[str], int]:
@@ -236,7 +260,9 @@ def _fingerprint(
 ) -> Fingerprint:
     devices = gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
     ours = config.serve.command is None
-    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share", "max_lag_ms"}
+    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share", "max_lag_ms", "calibrate"}
+    if config.load.request_rate != "auto":
+        skipped.add("knee_share")
     load: Mapping[str, Any] = {k: v for k, v in config.load.model_dump(mode="json").items() if k not in skipped}
     fixed: dict[str, FlagValue] = {**config.serve.flags, "served-model-name": setup.served_name}
     return take_fingerprint(

@@ -18,18 +18,19 @@ from ray.tune.error import TuneError
 
 from sweep.atomic_file import WriteFailed
 from sweep.best_yaml import write_best_yaml
+from sweep.calibrated import auto_rate, calibration_lines
 from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.confirm import AfterSearch, Confirmed, Jury, recommended
 from sweep.console import View
 from sweep.desk import Desk
 from sweep.earlier import known_trials
-from sweep.errors import ClusterLost
+from sweep.errors import ClusterLost, HostError
 from sweep.front import Front, make_front
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
 from sweep.plan import StudyPlan, grace_of
-from sweep.prepare import Prepared
+from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
 from sweep.recommend import Recommendation, recommend
 from sweep.scheduler import RaceScheduler
@@ -39,7 +40,7 @@ from sweep.stages import ConfirmRules
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
-from sweep.trial import Finished, Phase, TrialSpec
+from sweep.trial import Finished, Phase, TrialKind, TrialSpec
 from sweep.unfinished import store_cut, store_lost, wait_for_servers
 from sweep.wire import SPEC
 
@@ -83,10 +84,24 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         follow=_after_search(prepared),
         follow_share=config.confirm.budget_share,
         drift=config.confirm.drift,
+        calibrate=config.load.calibrate,
+        rate_open=prepared.rate_open,
     )
     for finished in known_trials(prepared):
         plan.hear(finished, earlier=True)
     return plan
+
+
+def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
+    """The study at the rate that its calibration, now stored, gives for `auto`; the rate is recorded for all later
+    runs. Raises UserError or HostError where it cannot be.
+    """
+    rate_per_s = auto_rate(folder.path, prepared.config.load)
+    if rate_per_s is None:
+        raise HostError("the calibration cannot be read back; type the same command again")
+    known = at_rate(prepared, rate_per_s)
+    folder.adopt(known.fingerprint, known.config.model_dump(mode="json"), known.redactor)
+    return known
 
 
 def _jury(prepared: Prepared) -> Jury:
@@ -167,11 +182,18 @@ def run_study(
             end_leftovers(folder.processes)
         return next((known for known in known_trials(prepared) if known.number == spec.number), None)
 
-    desk = Desk.of(prepared.setup) if prepared.config.study.racing else None
+    desk = Desk.of(prepared.setup, racing=prepared.config.study.racing)
+
+    def ended(finished: Finished) -> None:
+        view.ended(finished)
+        if finished.kind is TrialKind.CALIBRATION:
+            for line in calibration_lines(folder.path, prepared.config.load):
+                view.say(line)
+
     searcher = TuneSearcher(
         plan,
         on_start=view.started,
-        on_end=view.ended,
+        on_end=ended,
         recover=recover,
         on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
         on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
@@ -205,7 +227,7 @@ def run_study(
     except (RayError, TuneError, RuntimeError, OSError) as error:
         # The last two: what Ray raises when its own files or processes fail it. Ours do not pass through here.
         raise ClusterLost(f"Ray Tune gave up: {first_line(error)}") from error
-    if plan.stop_reason is None and not plan.busy_devices:
+    if plan.stop_reason is None and not plan.paused:
         raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
 

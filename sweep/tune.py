@@ -28,7 +28,7 @@ from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
 from sweep.recommend import recommend
 from sweep.store import read_trials, set_aside_broken
-from sweep.study import StudyOutcome, anything_left, conclude, make_plan, run_study
+from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished
 from sweep.unfinished import wait_for_servers
@@ -196,8 +196,12 @@ def _night(
                 plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
                 with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
                     outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
-            if plan.stop_reason is not None or not plan.busy_devices:
+            if plan.stop_reason is not None or not plan.paused:
                 break
+            if not plan.busy_devices:
+                prepared = at_auto_rate(prepared, folder)
+                plan = make_plan(prepared, time_left_s=time_left_s)
+                continue
             notices.print(take_out_devices(plan, gpus, needed, address))
             if plan.failed:
                 outcome = conclude(prepared, plan.stop_reason, failed=True)

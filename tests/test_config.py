@@ -87,6 +87,20 @@ def test_a_good_file_gives_every_value() -> None:
         ("    - max-num-seqs >= 8", "    - max-num-seqs >>= 8", 16, "search_space.constraints.0", "max-num-seqs >>= 8"),
         ("baseline:\n", "load: {request_rate: -1}\nbaseline:\n", 17, "load.request_rate", "above 0"),
         ("baseline:\n", "load: {request_rate: fast}\nbaseline:\n", 17, "load.request_rate", "not 'fast'"),
+        ("baseline:\n", "load: {request_rate: [4, fast]}\nbaseline:\n", 17, "load.request_rate.1", "not 'fast'"),
+        ("baseline:\n", "load: {request_rate: [4, 0]}\nbaseline:\n", 17, "load.request_rate.1", "above 0"),
+        ("baseline:\n", "load: {request_rate: [4, 4.0]}\nbaseline:\n", 17, "load.request_rate.1", "4 stands twice"),
+        ("baseline:\n", "load: {request_rate: []}\nbaseline:\n", 17, "load.request_rate", "at least one entry"),
+        ("baseline:\n", "load: {request_rate: true}\nbaseline:\n", 17, "load.request_rate", "not true"),
+        ("baseline:\n", "load: {request_rate: auto}\nbaseline:\n", 17, "load.request_rate", "calibrate: true"),
+        (
+            "baseline:\n",
+            "load: {request_rate: [4, 8], num_prompts: 5}\nbaseline:\n",
+            17,
+            "load.request_rate",
+            "each of 3 rounds at each of 2 rates needs a prompt of its own, but num_prompts is 5",
+        ),
+        ("baseline:\n", "load: {knee_share: 0}\nbaseline:\n", 17, "load.knee_share", "above 0"),
         (
             "baseline:\n",
             "objective: {weights: {p95_tfft_ms: 1}}\nbaseline:\n",
@@ -290,3 +304,19 @@ def test_the_largest_trial_of_a_searched_parallel_size() -> None:
     )
     config = loads(searched, Path("x.yaml"))
     assert (config.gpus(config.baseline_flags()), config.most_gpus()) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("written", "rates"),
+    [
+        ("8", (8.0,)),
+        ("inf", (None,)),
+        (".inf", (None,)),
+        ("auto", (None,)),
+        ("[4, 8.5]", (4.0, 8.5)),
+        ("[8, inf]", (8.0, None)),
+    ],
+)
+def test_request_rates(written: str, rates: tuple[float | None, ...]) -> None:
+    load_keys = f"load: {{request_rate: {written}, calibrate: true}}\nbaseline:\n"
+    assert loads(GOOD.replace("baseline:\n", load_keys), Path("study.yaml")).load.rates == rates

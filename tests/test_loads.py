@@ -10,7 +10,8 @@ import pytest
 
 from sweep.config import LoadSection
 from sweep.errors import DatasetError
-from sweep.loads import Loads, load_notices, make_loads
+from sweep.knee import LADDER
+from sweep.loads import Loads, ladder_prompts, load_notices, make_loads
 from sweep.objective import Objective
 from sweep.workload import DEMO_FILE, Conversations, Exchange, LoadPlan, SelectionRules, check_sharegpt
 
@@ -104,3 +105,55 @@ def test_the_file_that_ships_holds_enough_for_the_defaults() -> None:
     loads = make_loads(load, found, SelectionRules(), lambda text: len(text) // 4 + 1, seed=0, blocks=8)
     assert loads.plan.num_prompts == 200
     assert len(loads.confirmation) == 8
+
+
+@pytest.mark.parametrize("changes", [{}, {"blocks": 0}])
+def test_a_calibration_changes_nothing_else(changes: dict[str, Any]) -> None:
+    plain, calibrated = make(4000, **changes), make(4000, calibrate=True, **changes)
+    assert plain.calibration is None
+    assert (plain.plan, plain.confirmation, plain.soak) == (calibrated.plan, calibrated.confirmation, calibrated.soak)
+
+
+def test_the_ladder_of_a_calibration() -> None:
+    loads = make(4000, calibrate=True)
+    plan = loads.calibration
+    assert plan is not None
+    assert plan.rates == LADDER
+    assert plan.warmup is not None
+    assert {len(one.prompts) for one in plan.rounds} == {100}
+    held_out = {prompt_id for one in loads.confirmation for prompt_id in sent(one)}
+    assert not sent(plan) & held_out
+    warm = {prompt.prompt_id for prompt in plan.warmup.prompts}
+    parts = [{prompt.prompt_id for prompt in one.prompts} for one in plan.rounds]
+    assert all(len(part) == 100 and not part & warm for part in parts)
+    for step in (1, 2, 4):  # what may follow each other
+        assert not any(one & other for one, other in zip(parts, parts[step:], strict=False))
+    seeds = {one.seed for part in (loads.plan, *loads.confirmation, plan) for one in part.rounds}
+    assert len(seeds) == len(LADDER) + 3 * 9
+    ends = [one.last_send_s for one in plan.rounds[1:]]
+    assert ends == pytest.approx([100 / rate for rate in LADDER[1:] if rate])
+
+
+def test_a_small_file_makes_smaller_rungs() -> None:
+    plan = make(40, calibrate=True, held_out_share=0).calibration
+    assert plan is not None
+    assert {len({prompt.prompt_id for prompt in one.prompts}) for one in plan.rounds} == {36}
+
+
+def test_a_rung_is_three_batches() -> None:
+    assert [ladder_prompts(batch) for batch in (None, 8, 64, 256)] == [100, 100, 192, 400]
+
+
+def test_several_rates_take_turns() -> None:
+    loads = make(400, request_rate=[4, 8, "inf"], rounds=2)
+    for plan in (loads.plan, *loads.confirmation):
+        assert plan.rates == (4.0, 8.0, None) * 2
+        assert [len(one.prompts) for one in plan.rounds] == [4, 4, 3, 3, 3, 3]
+    line = notices({"mean_ttft_ms": 1.0}, request_rate=[4, "inf"])[0]
+    assert "20 requests in 3 rounds that take turns at request rates 4, inf" in line
+
+
+def test_a_plan_at_another_rate_is_the_plan_of_that_rate() -> None:
+    loads = make(request_rate=4.0)
+    assert make().plan.at(4.0) == loads.plan
+    assert tuple(plan.at(4.0) for plan in make().confirmation) == loads.confirmation
