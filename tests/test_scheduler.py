@@ -1,4 +1,4 @@
-"""Who a trial is raced against, what its worker and Ray Tune's scheduler say to each other, and what may go wrong."""
+"""What the worker of a raced trial and Ray Tune's scheduler say to each other, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -6,29 +6,39 @@ import copy
 import dataclasses
 import json
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import fake_study
 import numpy as np
 import pytest
-from race_records import BALANCED, records, rounds
+from race_records import BALANCED, records
+from raced import (
+    COUNT,
+    FLAGS,
+    RIVAL,
+    ROUND_S,
+    ROUNDS,
+    ZERO,
+    candidate,
+    engine,
+    prepared_setup,
+    round_record,
+    slow_rounds,
+    stored,
+)
 from ray.tune.schedulers import TrialScheduler
 
-from sweep.config import load
 from sweep.desk import Desk
-from sweep.gpu import Gpus
 from sweep.objective import Objective
-from sweep.prepare import prepare
+from sweep.plan import StudyPlan
 from sweep.racer import Racer
-from sweep.racing import CPU_NOISE, GPU_NOISE, Round, measure, pack, unpack
-from sweep.records import EngineConfig, EngineSample, RequestRecord, RoundRecord
-from sweep.redact import Redactor
+from sweep.racing import Round, measure, pack, unpack
+from sweep.records import EngineSample, RequestRecord
 from sweep.runner import RoundProgress, RoundReport, TrialSetup
 from sweep.scheduler import RaceScheduler
-from sweep.store import Schema, Store
-from sweep.trial import Finished, Flag, TrialKind, TrialResult, TrialSpec, TrialStatus
+from sweep.searcher.tune_searcher import TuneSearcher
+from sweep.trial import Finished, Flag, TrialSpec
 from sweep.wire import (
     ATTEMPT,
     COLUMNS,
@@ -44,101 +54,18 @@ from sweep.wire import (
     write_verdict,
 )
 
-COUNT, ROUNDS = 60, 3
-FLAGS: dict[str, Flag] = {"max-num-seqs": 64, "gpu-memory-utilization": 0.8}
-PACE_S, ROUND_S = 100.0, 60.0  # a round begins every 100 s and lasts a minute
-BASELINE = measure(rounds(seed=100, count=COUNT), BALANCED)
-
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TrialSetup]:
-    """The setup of a study of three rounds."""
-    folder = tmp_path_factory.mktemp("scheduler")
-    changes = {"rounds": ROUNDS, "num_prompts": ROUNDS * COUNT}
-    with pytest.MonkeyPatch.context() as patch, Gpus() as gpus:
-        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        path = fake_study.write(folder / "study.yaml", fake_study.study(folder, load=changes))
-        yield prepare(load(path), path, folder / "results" / "night", gpus).setup
+    with prepared_setup(tmp_path_factory.mktemp("raced")) as setup:
+        yield setup
 
 
 @pytest.fixture
 def setup(tmp_path: Path, prepared: TrialSetup) -> TrialSetup:
-    """The same with a record of its own, in which trial 3 is stored."""
+    """The setup of a study in whose record trial 3 is stored."""
     stored(tmp_path, 3, seed=1)
     return dataclasses.replace(prepared, folder=tmp_path)
-
-
-def stored(folder: Path, number: int, *, seed: int, slow: float = 1.0) -> None:
-    """A complete trial whose engine never had more than three requests waiting."""
-    every = [record for k in range(ROUNDS) for record in records(number=k, seed=seed, slow=slow, count=COUNT)]
-    metrics = measure(rounds(seed=seed, slow=slow, count=COUNT), BALANCED)
-    result = TrialResult(
-        spec=TrialSpec(number, TrialKind.SEARCH, FLAGS, BASELINE),
-        status=TrialStatus.COMPLETE,
-        metrics=metrics,
-        score=BALANCED.score(metrics, BASELINE),
-        failure=None,
-        requests=tuple(every),
-        engine=tuple(sample for k in range(ROUNDS) for sample in engine(PACE_S * (k + 1))),
-        engine_config=EngineConfig(),
-        events=(),
-        command="vllm serve m",
-        attempts=1,
-        started_wall_s=1_767_225_600.0,
-        startup_s=10.0,
-        load_s=ROUNDS * ROUND_S,
-        total_s=300.0,
-        rounds=tuple(round_record(k) for k in range(ROUNDS)),
-    )
-    schema = Schema(flags={"max-num-seqs": int, "gpu-memory-utilization": float}, metrics=BALANCED.metrics_needed())
-    Store(folder, schema, metadata={}, redactor=Redactor({})).append(result, engine_summary={})
-
-
-def round_record(number: int, disturbed: tuple[str, ...] = (), attempt: int = 1) -> RoundRecord:
-    began_at_s = PACE_S * (number + 1)
-    return RoundRecord(attempt, number, began_at_s, ROUND_S, ROUND_S, None, COUNT, COUNT, 0, 900, disturbed=disturbed)
-
-
-def engine(began_at_s: float, waiting_per_s: float = 0.0, pace: float = 1.0) -> list[EngineSample]:
-    return [
-        EngineSample(
-            at_s=began_at_s + t,
-            phase="load",
-            running=4.0,
-            waiting=3.0 + waiting_per_s * t,
-            preemptions=0.0,
-            prompt_tokens=0.0,
-            generation_tokens=10.0 * t,
-            requests_finished=pace * t,
-        )
-        for t in range(int(ROUND_S))
-    ]
-
-
-def finished(number: int, score: float, kind: TrialKind = TrialKind.SEARCH, **more: Any) -> Finished:
-    """A complete trial whose every metric is `score` times the baseline's."""
-    known = {name: value for name, value in BASELINE.items() if value}
-    metrics = {name: value * score if name.endswith("_ms") else value / score for name, value in known.items()}
-    return Finished(
-        **{
-            "number": number,
-            "kind": kind,
-            "flags": FLAGS,
-            "status": TrialStatus.COMPLETE,
-            "score": score,
-            "violations": BALANCED.score(metrics, BASELINE).violations,
-            "metrics": metrics,
-            **more,
-        }
-    )
-
-
-def candidate(number: int = 7, kind: TrialKind = TrialKind.SEARCH) -> TrialSpec:
-    return TrialSpec(number, kind, FLAGS, BASELINE)
-
-
-def rival_of(desk: Desk, spec: TrialSpec, *trials: Finished) -> Rival | None:
-    return desk.rival(spec, {one.number: one for one in trials})
 
 
 @pytest.fixture
@@ -146,135 +73,6 @@ def desk(setup: TrialSetup) -> Desk:
     found = Desk.of(setup)
     assert found is not None
     return found
-
-
-ZERO = finished(0, 1.0, TrialKind.BASELINE)
-
-
-class TestWhoIsTheRival:
-    def test_the_best_complete_one(self, desk: Desk) -> None:
-        trials = (ZERO, finished(1, 1.2), finished(2, 0.8), finished(3, 0.9))
-        rival = rival_of(desk, candidate(), *trials)
-        assert rival is not None
-        assert (rival.number, rival.compared, rival.launches) == (2, 4, (0,))
-        assert set(rival.metrics) == set(BALANCED.metrics_needed())
-        assert rival.metrics["p95_ttft_ms"] == pytest.approx(0.8 * (BASELINE["p95_ttft_ms"] or 0.0))
-
-    def test_only_trials_of_lower_number(self, desk: Desk) -> None:
-        """What ran later, or was measured before a trial in the middle was lost, must not change a decision."""
-        rival = rival_of(desk, candidate(2), ZERO, finished(1, 0.9), finished(3, 0.5), finished(8, 0.4))
-        assert rival is not None
-        assert (rival.number, rival.compared) == (1, 2)
-
-    @pytest.mark.parametrize(
-        "worthless",
-        [
-            {"status": TrialStatus.CENSORED},
-            {"status": TrialStatus.FAILED, "metrics": None, "score": None},
-            {"disturbed": True},
-            {"kind": TrialKind.CONFIRM, "block": 0},
-            {"kind": TrialKind.DRIFT},
-        ],
-    )
-    def test_never_one_that_was_not_measured_well_under_this_load(self, desk: Desk, worthless: dict[str, Any]) -> None:
-        rival = rival_of(desk, candidate(), ZERO, dataclasses.replace(finished(1, 0.9), **worthless))
-        assert rival is not None
-        assert (rival.number, rival.compared) == (0, 1)
-
-    def test_one_that_keeps_the_slos_comes_first(self, setup: TrialSetup) -> None:
-        limit = 0.95 * (BASELINE["p95_ttft_ms"] or 0.0)
-        objective = Objective.of(
-            None, {"p95_ttft_ms": 0.5, "output_throughput_tokens_per_s": -0.5}, {"p95_ttft_ms": limit}
-        )
-        desk = Desk.of(dataclasses.replace(setup, objective=objective))
-        assert desk is not None
-        slow = finished(1, 0.94)  # keeps it barely
-        fast = finished(2, 1.0)
-        assert fast.metrics is not None
-        throughput = {"output_throughput_tokens_per_s": 9.0 * (BASELINE["output_throughput_tokens_per_s"] or 0.0)}
-        fast = dataclasses.replace(fast, metrics={**fast.metrics, **throughput})
-        rival = rival_of(desk, candidate(), ZERO, slow, fast)
-        assert rival is not None
-        assert rival.number == 1
-
-    def test_a_machine_that_drifted_is_compared_with_itself(self, desk: Desk) -> None:
-        trials = (ZERO, finished(1, 0.8), finished(2, 1.4, TrialKind.DRIFT), finished(3, 1.2))
-        now = dataclasses.replace(candidate(), baseline_metrics=trials[2].metrics)
-        rival = rival_of(desk, now, *trials)
-        assert rival is not None
-        assert (rival.number, rival.compared, rival.launches) == (3, 2, (0, 2))
-        rival = rival_of(desk, now, *trials[:3])
-        assert rival is not None
-        assert (rival.number, rival.compared) == (2, 1)
-        within_noise = finished(2, 1.1, TrialKind.DRIFT)
-        rival = rival_of(desk, candidate(), ZERO, finished(1, 0.8), within_noise, finished(3, 1.2))
-        assert rival is not None
-        assert (rival.number, rival.compared, rival.launches) == (1, 3, (0, 2))
-
-    @pytest.mark.parametrize("kind", [kind for kind in TrialKind if kind is not TrialKind.SEARCH])
-    def test_only_trials_of_the_search_have_one(self, desk: Desk, kind: TrialKind) -> None:
-        assert rival_of(desk, candidate(kind=kind), ZERO, finished(1, 0.8)) is None
-
-    def test_none_without_a_trial_to_compare_with(self, desk: Desk) -> None:
-        assert rival_of(desk, candidate()) is None
-        assert rival_of(desk, candidate(), dataclasses.replace(ZERO, disturbed=True)) is None
-
-    def test_a_single_round_or_a_front_is_not_raced_nor_what_is_not_to_be(self, setup: TrialSetup) -> None:
-        assert Desk.of(setup, racing=False) is None
-        one = dataclasses.replace(setup.plan, rounds=setup.plan.rounds[:1])
-        assert Desk.of(dataclasses.replace(setup, plan=one)) is None
-        front = Objective.of("balanced", {}, {}, front=("p95_ttft_ms", "p95_tpot_ms"))
-        assert Desk.of(dataclasses.replace(setup, objective=front)) is None
-
-    def test_what_is_believed_depends_on_the_devices(self, setup: TrialSetup, desk: Desk) -> None:
-        gpus = Desk.of(dataclasses.replace(setup, uses_gpus=True))
-        assert gpus is not None
-        assert (desk.prior, gpus.prior) == (CPU_NOISE, GPU_NOISE)
-        assert desk.planned.rounds == ROUNDS
-        assert desk.planned.requests == ROUNDS * COUNT
-        assert desk.planned.output_tokens == 4 * ROUNDS * COUNT
-
-
-RIVAL = Rival(3, measure(rounds(seed=1, count=COUNT), BALANCED), 5, ())
-
-
-def slow_rounds(many: int, slow: float) -> dict[int, Round]:
-    return dict(enumerate(rounds(many, seed=2, slow=slow, count=COUNT)))
-
-
-class TestTheDecision:
-    def test_a_hopeless_one_and_an_equal_one(self, desk: Desk) -> None:
-        behind = desk.judge(candidate(), RIVAL, slow_rounds(1, 8.0))
-        assert (behind.stop, behind.rule) == (True, "behind")
-        assert "trial 3" in behind.reason
-        for many in (1, 2):
-            assert not desk.judge(candidate(), RIVAL, slow_rounds(many, 1.0)).stop
-
-    def test_a_disturbed_round_leaves_the_others_paired(self, desk: Desk) -> None:
-        later = {1: slow_rounds(2, 8.0)[1]}
-        decision = desk.judge(candidate(), RIVAL, later)
-        assert decision.stop
-        assert decision.evidence is not None
-        assert decision.evidence.pairs == COUNT
-        nothing = desk.judge(candidate(), RIVAL, {})
-        assert not nothing.stop
-        assert "disturbed" in nothing.reason
-
-    def test_launches_that_differ_widen_the_margin(self, desk: Desk, setup: TrialSetup) -> None:
-        for number, slow in ((0, 1.0), (4, 2.5), (5, 0.4)):
-            stored(setup.folder, number, seed=10 + number, slow=slow)
-        known = desk.judge(candidate(), dataclasses.replace(RIVAL, launches=(0, 4, 5)), slow_rounds(1, 4.0))
-        prior = desk.judge(candidate(), RIVAL, slow_rounds(1, 4.0))
-        assert known.evidence is not None
-        assert prior.evidence is not None
-        assert known.evidence.needed_log > 1.2 * prior.evidence.needed_log
-        assert prior.stop
-        assert not known.stop
-
-    def test_the_record_is_read_once(self, desk: Desk, setup: TrialSetup) -> None:
-        before = desk.judge(candidate(), RIVAL, slow_rounds(1, 8.0))
-        (setup.folder / "requests" / "0003.parquet").unlink()
-        assert desk.judge(candidate(), RIVAL, slow_rounds(1, 8.0)) == before
 
 
 class TestWhatTravels:
@@ -461,3 +259,40 @@ class TestWithinARound:
         incumbent = desk.incumbent(candidate(), RIVAL)
         assert [trace is not None and len(trace.at_s) for trace in incumbent.traces] == [int(ROUND_S)] * ROUNDS
         assert self.racer(setup).during_round(progress(5.0, 0.2, number=ROUNDS)) is None
+
+
+class Always:
+    """An optimiser with one idea."""
+
+    def propose(self, number: int, pending: Sequence[Mapping[str, Flag]]) -> Mapping[str, Flag]:
+        del number, pending
+        return FLAGS
+
+    def hear(self, finished: Finished) -> None:
+        """Nothing is learnt."""
+
+
+def test_a_search_hands_out_the_rival_and_waits_for_the_last_result(desk: Desk) -> None:
+    again: list[int] = []
+    plan = StudyPlan(Always(), 5, FLAGS)
+
+    def never(spec: TrialSpec) -> Finished:
+        raise AssertionError(spec)
+
+    searcher = TuneSearcher(
+        plan, on_again=lambda spec: again.append(spec.number), give_up=never, cut=never, rival=desk.rival
+    )
+    first = searcher.suggest("a")
+    assert isinstance(first, dict)
+    assert rival_from_config(first[SPEC]) is None  # the baseline
+    plan.hear(ZERO)
+    second = searcher.suggest("b")
+    assert isinstance(second, dict)
+    rival = rival_from_config(second[SPEC])
+    assert rival is not None
+    assert (rival.number, rival.compared, rival.launches) == (0, 1, (0,))
+    searcher.on_trial_result("b", result_of(1.0))
+    assert list(plan.live) == [1]
+    # What Ray hands over when a worker went away without a word: the last that was reported.
+    searcher.on_trial_complete("b", {**result_of(1.0), "done": True})
+    assert (again, plan.times_lost(1)) == ([1], 1)
