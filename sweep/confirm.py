@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweep.looks import configurations, pooled
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.recommend import Verdict as Decision
 from sweep.reference import block_reference
-from sweep.stages import Confirmation, ConfirmRules, Standing, flags_key, soak_ladder, survivor
+from sweep.search_space import flags_key
+from sweep.stages import Confirmation, ConfirmRules, Standing, soak_ladder, survivor
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 from sweep.verdict import LaunchFigures, Outcome, Verdict, enough, figures_of, from_requests, judge
@@ -106,7 +108,8 @@ class Jury:
         keys = self._keys(finished, counting)
         figures = [self._of(keys[flags_key(one.flags)], one) for one in sorted(counting, key=lambda one: one.number)]
         flags = {keys[flags_key(one.flags)]: one.flags for one in counting}
-        scores = {number: one.score for number, one in finished.items() if number in flags}
+        found = configurations(finished.values())
+        scores = {number: pooled(looks).score for number, looks in found.items() if number in flags}
         verdict = judge(
             figures,
             self.objective,

@@ -8,10 +8,11 @@ from sweep.errors import ConfigError
 from sweep.plan import NEEDS_A_PERSON
 from sweep.prepare import Prepared
 from sweep.reference import block_reference, reference_metrics
+from sweep.search_space import flags_key
 from sweep.store import StoredTrial, read_trials, set_aside_trial
 from sweep.store.read import DamagedFile
 from sweep.study_folder import StudyFolder
-from sweep.trial import CUT, Finished, TrialKind, TrialSpec
+from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec
 
 
 def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
@@ -57,7 +58,7 @@ def check_record(prepared: Prepared) -> Iterator[str]:
     """
     folder = prepared.setup.folder
     stored = read_trials(folder)
-    again = _measured_again(stored)
+    again = _measured_again(stored, prepared.config.baseline_flags())
     for number, why in again.items():
         set_aside_trial(folder, number, "")
         yield f"trial {number} {why}; set aside to be measured again"
@@ -73,22 +74,27 @@ def look_at_record(prepared: Prepared) -> Iterator[str]:
     except DamagedFile as error:
         yield f"what is stored cannot be compared: {error}"
         return
-    again = _measured_again(stored)
+    again = _measured_again(stored, prepared.config.baseline_flags())
     for number, why in again.items():
         yield f"trial {number} {why}; it would be set aside and measured again"
     kept = [one for one in stored if one.number not in again]
     _refuse_other_flags(prepared, kept)
     if kept:
+        searched = sum(one.kind in SEARCHING for one in kept)
         yield from StudyFolder.compare(folder, prepared.fingerprint)
-        yield f"going on: {len(kept)} of {prepared.config.study.trials} trials are stored in {folder}"
+        yield f"going on: {searched} of {prepared.config.study.trials} trials are stored in {folder}"
 
 
-def _measured_again(stored: Sequence[StoredTrial]) -> dict[int, str]:
+def _measured_again(stored: Sequence[StoredTrial], baseline: Flags) -> dict[int, str]:
     """The trials that do not count when the command is typed again, and why."""
     again = {}
     begun = any(one.number == 0 and one.failure is None for one in stored)
     for one in stored:
-        first = one.number == 0 or (one.kind is TrialKind.CALIBRATION and not begun)
+        calibrates = one.kind is TrialKind.CALIBRATION and not begun
+        if calibrates and flags_key(one.flags) != flags_key(baseline):
+            again[one.number] = "calibrates other flags than those of today's baseline"
+            continue
+        first = one.number == 0 or calibrates
         if one.failure is not None and (first or one.failure.policy in (*NEEDS_A_PERSON, CUT)):
             cut = one.failure.policy == CUT
             again[one.number] = "was cut" if cut else f"failed ({one.failure.failure_class})"

@@ -10,11 +10,12 @@ follows the search, one launch at a time.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import count
 
+from sweep.looks import second_look
 from sweep.plan_asks import Follows, Proposes
 from sweep.reference import reference_metrics
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec, TrialStatus
@@ -24,6 +25,8 @@ _MARGIN = 1.1
 _RECENT = 5
 # A shorter search has no middle worth two more launches.
 _DRIFT_TRIALS = 12
+# Nor is its best worth a second look.
+_LOOK_TRIALS = 20
 # A trial that still runs so long after the end of the time is cut: this, or this share of a short time.
 _GRACE_S, _GRACE_SHARE = 30.0, 0.02
 # Policies of a failure after which no further launch makes sense.
@@ -36,8 +39,9 @@ class StudyPlan:
 
     `minimum_s` is what no trial of this study can be shorter than, whatever the machine: before one was measured it
     decides whether another can end in time. `follow` is what comes after the search, and `follow_share` how much of the
-    time the search leaves to it at most. `drift`: whether the baseline is measured again. `calibrate`: whether a
-    calibration comes first. `rate_open`: that the load is known only after it, so that the plan ends with it.
+    time the search leaves to it at most. `drift`: whether the baseline is measured again. `second_looks`: the share of
+    the trials, at their end, that measure the best ones once more. `calibrate`: whether a calibration comes first.
+    `rate_open`: that the load is known only after it, so that the plan ends with it.
     """
 
     proposer: Proposes
@@ -52,6 +56,7 @@ class StudyPlan:
     follow: Follows | None = None
     follow_share: float = 0.25
     drift: bool = False
+    second_looks: float = 0.0
     calibrate: bool = False
     rate_open: bool = False
     stop_reason: str | None = None
@@ -107,12 +112,19 @@ class StudyPlan:
         if self._drift_due(halfway=True):
             return self._alone(TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics))
         pending = [spec.flags for spec in self.live.values()]
-        flags = self.proposer.propose(number, pending)
+        flags = self._looked_at_again(pending) or self.proposer.propose(number, pending)
         if flags is None:
             self._exhausted = True
             return self.next()
         metrics = reference_metrics(self.finished, number)
         return self._start(TrialSpec(number, TrialKind.SEARCH, flags, metrics))
+
+    def _looked_at_again(self, pending: Sequence[Flags]) -> Flags | None:
+        """The last trials of a search measure its best once more."""
+        looks = int(self.second_looks * self.trials)
+        if self.trials < _LOOK_TRIALS or self._searching() < self.trials - looks:
+            return None
+        return second_look(self.finished.values(), pending, looks)
 
     def _after(self, ended: str) -> TrialSpec | None:
         """What follows the search, one launch at a time and alone."""

@@ -24,11 +24,18 @@ _PROBES = 200
 # Digits kept of a value without a step: finer differences mean nothing to a server, and commands stay readable.
 _DIGITS = 6
 
+Key = tuple[tuple[str, tuple[str, Flag]], ...]
+
 
 def canonical(value: Flag) -> tuple[str, Flag]:
     """Equal for equal values: 1 and 1.0 are one value; true and 1, "1" and 1, null and anything are not."""
     kind = "bool" if isinstance(value, bool) else "number" if isinstance(value, (int, float)) else type(value).__name__
     return kind, value
+
+
+def flags_key(flags: Flags) -> Key:
+    """Equal for flags that make one command line."""
+    return tuple(sorted((name, canonical(value)) for name, value in flags.items()))
 
 
 @dataclass(frozen=True, slots=True)

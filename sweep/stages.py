@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sweep.looks import ranked
 from sweep.recommend import rank_key
-from sweep.search_space import canonical
-from sweep.trial import Finished, Flag, Flags, TrialKind, TrialStatus
+from sweep.search_space import flags_key
+from sweep.trial import Finished, Flags, TrialKind, TrialStatus
 
 UTILIZATION = "gpu-memory-utilization"
 # A trial so far behind the baseline may still be better: two launches of the same flags differ by 5 to 19 %.
@@ -24,13 +25,6 @@ _WORTH_SHARE = 0.1
 _TRIES = 2
 # Where a configuration leaves the utilization to vLLM there is nothing to step down from.
 _SOAK_STEPS = 3
-
-Key = tuple[tuple[str, tuple[str, Flag]], ...]
-
-
-def flags_key(flags: Flags) -> Key:
-    """Equal for flags that make one command line."""
-    return tuple(sorted((name, canonical(value)) for name, value in flags.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +142,13 @@ def contenders(finished: Mapping[int, Finished], count: int) -> list[Flags]:
     baseline = finished.get(0)
     if baseline is None or baseline.score is None:
         return []
-    scored = [
-        trial
-        for trial in finished.values()
-        if trial.kind is TrialKind.SEARCH
-        and trial.status is TrialStatus.COMPLETE
-        and trial.score is not None
-        and not trial.disturbed
-        and (rank_key(trial) < rank_key(baseline) or _near(trial, baseline))
-        and flags_key(trial.flags) != flags_key(baseline.flags)
+    apart = flags_key(baseline.flags)
+    found = [
+        one
+        for one in ranked(finished.values())
+        if flags_key(one.flags) != apart and (rank_key(one) < rank_key(baseline) or _near(one, baseline))
     ]
-    best: dict[Key, Flags] = {}
-    for trial in sorted(scored, key=lambda one: (rank_key(one), one.number)):
-        best.setdefault(flags_key(trial.flags), trial.flags)
-    return list(best.values())[:count]
+    return [one.flags for one in found[:count]]
 
 
 def _near(trial: Finished, baseline: Finished) -> bool:

@@ -84,6 +84,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         follow=_after_search(prepared),
         follow_share=config.confirm.budget_share,
         drift=config.confirm.drift,
+        second_looks=config.confirm.second_looks,
         calibrate=config.load.calibrate,
         rate_open=prepared.rate_open,
     )
@@ -96,7 +97,7 @@ def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
     """The study at the rate that its calibration, now stored, gives for `auto`; the rate is recorded for all later
     runs. Raises UserError or HostError where it cannot be.
     """
-    rate_per_s = auto_rate(folder.path, prepared.config.load)
+    rate_per_s = auto_rate(folder.path, prepared.config.load, prepared.config.baseline_flags())
     if rate_per_s is None:
         raise HostError("the calibration cannot be read back; type the same command again")
     known = at_rate(prepared, rate_per_s)
@@ -187,7 +188,7 @@ def run_study(
     def ended(finished: Finished) -> None:
         view.ended(finished)
         if finished.kind is TrialKind.CALIBRATION:
-            for line in calibration_lines(folder.path, prepared.config.load):
+            for line in calibration_lines(folder.path, prepared.config.load, finished.flags):
                 view.say(line)
 
     searcher = TuneSearcher(

@@ -70,7 +70,7 @@ def study(folder: Path, *, fake: Mapping[str, Any] | None = None, **changes: Map
             "env": {"FAKE_VLLM": json.dumps(behaviour)},
         },
         "baseline": {"max-num-seqs": 8, "gpu-memory-utilization": 0.5},
-        "confirm": {"candidates": 0, "drift": False},
+        "confirm": {"candidates": 0, "drift": False, "second_looks": 0},
         "resources": {"gpus": 0},
     }
     for section, values in changes.items():

@@ -385,3 +385,16 @@ def test_expected_time_left() -> None:
 def test_deadline_clock_counts_down_from_its_start() -> None:
     assert deadline_clock(None)() == float("inf")
     assert 99.0 < deadline_clock(100.0)() <= 100.0
+
+
+def test_the_last_trials_of_a_search_look_again_at_its_best() -> None:
+    plan = plan_of(20, second_looks=0.2)
+    specs = []
+    with contextlib.suppress(StopIteration):
+        while True:
+            spec = take(plan)
+            specs.append(spec)
+            plan.hear(done(spec))
+    assert [spec.flags for spec in specs[16:]] == [spec.flags for spec in specs[1:5]]
+    assert len({str(spec.flags) for spec in specs[:16]}) == 16
+    assert len(specs) == 20

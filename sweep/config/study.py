@@ -111,10 +111,16 @@ class ConfirmSection(Section):
     candidates: int = Field(
         3, ge=0, le=20, description="Configurations of the search that are confirmed; 0 leaves the winner unconfirmed."
     )
+    second_looks: float = Field(
+        0.2,
+        ge=0,
+        le=0.5,
+        description="Share of the trials, at the end of a search of 20 and more, that measure its best once more.",
+    )
     launches: int = Field(3, ge=2, le=50, description="Fresh servers of each and of the baseline, at least.")
-    max_launches: int = Field(8, ge=2, le=50, description="And at most, while the intervals are wider than `width`.")
+    max_launches: int = Field(12, ge=2, le=50, description="And at most, while the intervals are wider than `width`.")
     width: float = Field(
-        0.1, gt=0, le=2, description="Enough is measured once the leader's 95 % interval is narrower: 0.1 is 10 %."
+        0.12, gt=0, le=2, description="Enough is measured once the leader's 95 % interval is narrower: 0.1 is 10 %."
     )
     budget_share: float = Field(
         0.25, gt=0, lt=1, description="Share of the time that the search leaves to the confirmation at most."

@@ -8,7 +8,8 @@ from pathlib import Path
 from sweep.config import ConfirmSection
 from sweep.confirm import Confirmed, Jury
 from sweep.objective import Objective
-from sweep.stages import ConfirmRules, flags_key
+from sweep.search_space import flags_key
+from sweep.stages import ConfirmRules
 from sweep.trial import Finished, TrialKind, TrialStatus
 
 
