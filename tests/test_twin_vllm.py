@@ -52,7 +52,7 @@ def scenario(seed: int) -> tuple[Load, Engine]:
         kv_blocks=int(least * rng.uniform(1.0, 6.0)) + 1,
         block_size=size,
         chunked_prefill=chunked,
-        long_prefill_tokens=int(rng.choice([0, 0, rng.integers(2, 100)])),
+        long_prefill_tokens=int(rng.choice([0, 0, int(rng.integers(2, 100))])),
         long_prefill_adaptive=bool(rng.random() < 0.3),
         by_priority=bool(rng.random() < 0.3),
         prefix_caching=bool(rng.random() < 0.6),

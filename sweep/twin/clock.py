@@ -34,15 +34,16 @@ def run(limits: Limits, work: Work, state: State, cost: Floats, offset_s: float)
     """
     n = len(work.prompt)
     # np.int64: for a plain constant numba would compile what it is given to a second time.
-    sent, arrived = np.int64(0), np.int64(0)
+    nought: int = np.int64(0)  # type: ignore[assignment]
+    sent, arrived = nought, nought
     now_s = -np.inf
-    while state.count[N_FINISHED] < n:
-        while sent < n and sent - state.count[N_FINISHED] < limits.in_flight:
+    while state.tally[N_FINISHED] < n:
+        while sent < n and sent - state.tally[N_FINISHED] < limits.in_flight:
             state.moment_s[sent, SENT] = max(work.arrival_s[sent], now_s)
             state.moment_s[sent, ARRIVED] = state.moment_s[sent, SENT] + offset_s
             sent += 1
         next_s = state.moment_s[arrived, ARRIVED] if arrived < sent else np.inf
-        engine = np.int64(-1)
+        engine = nought - 1
         for r in range(limits.replicas):
             if state.replica[r, N_BATCHES] > 0:
                 end_s = state.batch_end_s[r, state.replica[r, FIRST_BATCH]]
@@ -70,15 +71,15 @@ def _receive(limits: Limits, work: Work, state: State, q: int) -> None:
 
     That one knows the engines' queues as of the last 100 ms, this one as they are.
     """
-    chosen, least = np.int64(0), np.inf
+    chosen, least = limits.replicas - 1, np.inf
     for i in range(limits.replicas):
-        r = (state.count[NEXT_REPLICA] + i) % limits.replicas
+        r = (state.tally[NEXT_REPLICA] + i) % limits.replicas
         queued = waiting(state, r)
         score = float(queued + state.replica[r, N_RUNNING])
         score += queued * 6.0 * max(0.0, used_share(limits, state, r) - 0.5)
         if score < least:
             chosen, least = r, score
-    state.count[NEXT_REPLICA] = (state.count[NEXT_REPLICA] + 1) % limits.replicas
+    state.tally[NEXT_REPLICA] = (state.tally[NEXT_REPLICA] + 1) % limits.replicas
     state.request[q, REPLICA] = chosen
     state.request[q, STATUS] = WAITING
     join(limits, work, state, chosen, q)

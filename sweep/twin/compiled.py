@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def compiled(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` compiled for calls from Python, at the first of them, and kept on disk where there is a place for it."""
+    """`function` compiled for calls from Python, at the first of them, and kept on disk where it can be."""
     try:
         return cast("Callable[P, R]", numba.njit(cache=True, error_model="numpy")(function))
     except RuntimeError:

@@ -9,7 +9,8 @@ from sweep.twin.state import HEAD, TAIL, Limits, State, Work
 @inner
 def waiting(state: State, r: int) -> int:
     """How many requests wait at engine `r`."""
-    return state.replica[r, TAIL] - state.replica[r, HEAD]
+    count: int = state.replica[r, TAIL] - state.replica[r, HEAD]
+    return count
 
 
 @inner
@@ -53,11 +54,9 @@ def _insert(work: Work, state: State, r: int, q: int) -> None:
 
 @inner
 def _before(work: Work, one: int, other: int) -> bool:
-    if work.priority[one] != work.priority[other]:
-        return work.priority[one] < work.priority[other]
-    if work.arrival_s[one] != work.arrival_s[other]:
-        return work.arrival_s[one] < work.arrival_s[other]
-    return one < other
+    important, less = work.priority[one], work.priority[other]
+    early, late = work.arrival_s[one], work.arrival_s[other]
+    return bool(important < less or (important == less and (early < late or (early == late and one < other))))
 
 
 @inner

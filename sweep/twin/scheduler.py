@@ -81,7 +81,7 @@ def plan_step(limits: Limits, work: Work, state: State, r: int, now_s: float, co
         state.device_free_s[r] = begin_s + _close(limits, work, state, r, slot, cost)
         state.batch_end_s[r, slot] = state.device_free_s[r]
         state.replica[r, N_BATCHES] += 1
-        state.count[STEPS] += 1
+        state.tally[STEPS] += 1
     return size, preempted
 
 
@@ -147,8 +147,8 @@ def _plan_waiting(
         if not admit(limits, work, state, q, hits, known + tokens, watermark):
             break
         if state.request[q, PREEMPTIONS] == 0:
-            state.count[PREFIX_QUERIES] += state.request[q, TOKENS]
-            state.count[PREFIX_HITS] += known
+            state.tally[PREFIX_QUERIES] += state.request[q, TOKENS]
+            state.tally[PREFIX_HITS] += known
             state.moment_s[q, SEATED] = now_s
         state.replica[r, HEAD] += 1
         state.running[r, state.replica[r, N_RUNNING]] = q
@@ -174,7 +174,7 @@ def _victim(limits: Limits, work: Work, state: State, r: int) -> int:
                 work.priority[q] == work.priority[victim] and work.arrival_s[q] > work.arrival_s[victim]
             ):
                 victim = q
-    return victim
+    return int(victim)
 
 
 @inner
@@ -202,8 +202,8 @@ def _unseat(limits: Limits, work: Work, state: State, r: int, slot: int, victim:
     state.request[victim, PENDING] = 0
     state.request[victim, STATUS] = WAITING
     state.request[victim, PREEMPTIONS] += 1
-    state.count[N_PREEMPTED] += 1
-    _trace(state.count, state.trace, victim, np.int64(-1))
+    state.tally[N_PREEMPTED] += 1
+    _trace(state.tally, state.trace, victim, np.int64(-1))  # type: ignore[arg-type]
     rejoin(limits, work, state, r, victim)
     return at, restored
 
@@ -228,17 +228,17 @@ def _close(limits: Limits, work: Work, state: State, r: int, slot: int, cost: Fl
         state.batch[r, slot, i, EMITS] = emits
         if emits and limits.depth > 1:
             state.request[q, PENDING] += 1
-        _trace(state.count, state.trace, q, tokens)
-    state.count[COMPUTED_TOKENS] += prefill + decoding
-    state.count[PEAK_RUNNING] = max(state.count[PEAK_RUNNING], state.replica[r, N_RUNNING])
-    state.count[PEAK_WAITING] = max(state.count[PEAK_WAITING], waiting(state, r))
-    state.count[PEAK_BLOCKS] = max(state.count[PEAK_BLOCKS], limits.blocks - state.replica[r, N_FREE])
-    return cost[0] + cost[1] * prefill + cost[2] * decoding + cost[3] * context + cost[4] * attention
+        _trace(state.tally, state.trace, q, tokens)
+    state.tally[COMPUTED_TOKENS] += prefill + decoding
+    state.tally[PEAK_RUNNING] = max(state.tally[PEAK_RUNNING], state.replica[r, N_RUNNING])
+    state.tally[PEAK_WAITING] = max(state.tally[PEAK_WAITING], waiting(state, r))
+    state.tally[PEAK_BLOCKS] = max(state.tally[PEAK_BLOCKS], limits.blocks - state.replica[r, N_FREE])
+    return float(cost[0] + cost[1] * prefill + cost[2] * decoding + cost[3] * context + cost[4] * attention)
 
 
 @inner
 def _trace(count: Ints, trace: Ints, q: int, tokens: int) -> None:
-    """Add to the schedule's digest (FNV-1a of step, request and tokens, modulo 2^64) and, where asked for, its trace."""
+    """Add to the schedule's digest (FNV-1a of step, request and tokens, modulo 2^64) and, if asked for, its trace."""
     value = (count[STEPS] << 40) ^ (q << 20) ^ (tokens + 1)
     count[DIGEST] = (count[DIGEST] ^ value) * 1099511628211
     n = count[N_TRACED]
@@ -278,7 +278,7 @@ def end_step(limits: Limits, work: Work, state: State, r: int) -> int:
             state.request[q, STATUS] = FINISHED
     if done > 0:
         _close_ranks(state, r)
-        state.count[N_FINISHED] += done
+        state.tally[N_FINISHED] += done
     return done
 
 
@@ -296,4 +296,4 @@ def _close_ranks(state: State, r: int) -> None:
 @inner
 def used_share(limits: Limits, state: State, r: int) -> float:
     """Share of the blocks of engine `r` that are held."""
-    return 1.0 - state.replica[r, N_FREE] / limits.blocks
+    return float(1.0 - state.replica[r, N_FREE] / limits.blocks)

@@ -70,20 +70,22 @@ class Simulation:
     @property
     def ttft_s(self) -> Floats:
         """Time to the first token."""
-        first: Floats = self.token_s[self.token_at[:-1]]
-        return first - self.sent_s
+        waited: Floats = self.token_s[self.token_at[:-1]] - self.sent_s
+        return waited
 
     @property
     def e2el_s(self) -> Floats:
         """Time to the last token."""
-        last: Floats = self.token_s[self.token_at[1:] - 1]
-        return last - self.sent_s
+        waited: Floats = self.token_s[self.token_at[1:] - 1] - self.sent_s
+        return waited
 
     @property
     def tpot_s(self) -> Floats:
         """Time per output token after the first; NaN for requests of one token."""
         gaps = self.load.output_tokens - 1.0
-        return np.divide(self.e2el_s - self.ttft_s, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+        whole = self.e2el_s - self.ttft_s
+        each: Floats = np.divide(whole, gaps, out=np.full(len(gaps), np.nan), where=gaps > 0)
+        return each
 
     @property
     def itl_s(self) -> Floats:
@@ -209,7 +211,7 @@ def _refuse_impossible(load: Load, limits: Limits) -> None:
 
 
 def _result(load: Load, engine: Engine, limits: Limits, work: Work, state: State) -> Simulation:
-    count, moment = state.count, state.moment_s
+    count, moment = state.tally, state.moment_s
     queries = int(count[PREFIX_QUERIES])
     waited = moment[:, SEATED] - moment[:, ARRIVED]
     summary = EngineSummary(

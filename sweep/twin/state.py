@@ -37,7 +37,7 @@ BATCH_COLUMNS = 3
 SENT, ARRIVED, SEATED = range(3)
 MOMENT_COLUMNS = 3
 
-# Entries of State.count. DIGEST: of the whole schedule.
+# Entries of State.tally. DIGEST: of the whole schedule.
 (
     STEPS,
     N_PREEMPTED,
@@ -103,7 +103,7 @@ class State(NamedTuple):
     device_free_s: Floats
     moment_s: Floats
     token_s: Floats
-    count: Ints
+    tally: Ints
     trace: Ints
 
 
@@ -136,6 +136,6 @@ def fresh_state(limits: Limits, work: Work, traced_rows: int) -> State:
         device_free_s=np.zeros(replicas),
         moment_s=np.full((n, MOMENT_COLUMNS), np.nan),
         token_s=np.full(int(work.token_at[-1]), np.nan),
-        count=np.zeros(COUNTS, np.int64),
+        tally=np.zeros(COUNTS, np.int64),
         trace=np.zeros((traced_rows, 3), np.int64),
     )

@@ -113,7 +113,8 @@ class Engine:
 
     `kv_blocks` is what requests can hold: vLLM's own number less the block it keeps for itself; None: more than they
     need. `whole_prompt` is `scheduler-reserve-full-isl`, `watermark_share` `watermark`; `asynchronous` is
-    `async-scheduling`: the next step is planned while one computes. `replicas`: data parallel engines of `kv_blocks` each.
+    `async-scheduling`: the next step is planned while one computes. `replicas`: data parallel engines of
+    `kv_blocks` each.
     """
 
     max_num_seqs: int = _DEFAULT_SEQS

@@ -1,0 +1,142 @@
+"""The twin against recordings of real vLLM on CPU: fitted on a few configurations, held against all others."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sweep.store import read_requests, read_trials
+from sweep.trial import TrialStatus
+from sweep.twin import Engine, Load, Observation, calibrate, predict
+from sweep.twin.observation import FAMILIES, PERCENTILES, percentiles
+
+# Fitted on so many configurations; the keys are those of three.
+FITTED_ON = (1, 2, 3, 5)
+NAMES = tuple(f"p{rank:g}_{family}_ms" for family in FAMILIES for rank in PERCENTILES)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One launched server: its flags as a key, and an observation a round."""
+
+    flags: tuple[tuple[str, str], ...]
+    rounds: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The complete launches of one study."""
+
+    name: str
+    launches: tuple[Launch, ...]
+
+
+def recordings(folder: Path) -> list[Recording]:
+    """The study in `folder`, or those in the folders in it. Raises HostError for tables that cannot be read."""
+    studies = [folder] if (folder / "trials").is_dir() else sorted(path.parent for path in folder.glob("*/trials"))
+    found = []
+    for study in studies:
+        launches = []
+        for trial in read_trials(study):
+            if trial.status is not TrialStatus.COMPLETE:
+                continue
+            # The CPU build plans no step ahead (`vllm/platforms/cpu.py`).
+            engine = Engine.of(trial.flags, trial.engine_config, asynchronous=False)
+            records = sorted(read_requests(study, trial.number), key=lambda record: record.round)
+            rounds = tuple(
+                Observation.measured(tuple(group), engine)
+                for _, group in itertools.groupby(records, key=lambda record: record.round)
+            )
+            flags = tuple(sorted((name, str(value)) for name, value in trial.flags.items()))
+            launches.append(Launch(flags, rounds))
+        if launches:
+            found.append(Recording(study.name, tuple(launches)))
+    return found
+
+
+def score(found: Sequence[Recording], draws: int) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """The keys of the recordings, and errors by how many configurations were fitted."""
+    pairs = [gap for one in found for gap in _pair_gaps(one)]
+    pair = float(np.median(np.expm1(pairs))) if pairs else None
+    details: dict[str, Any] = {"pair_difference_median": pair, "fitted_on": {}}
+    keys: dict[str, float | None] = {}
+    for count in FITTED_ON:
+        errors, against_means, inside = _errors(found, count, draws)
+        if not errors:
+            continue
+        row = {
+            "median_error": float(np.median(errors)),
+            "p90_error": float(np.percentile(errors, 90)),
+            "median_error_vs_means": float(np.median(against_means)) if against_means else None,
+            "coverage_90": float(np.mean(inside)),
+        }
+        details["fitted_on"][count] = row
+        if count == 3:
+            keys = {
+                "cpu_error_over_pair_difference": row["median_error"] / pair if pair and row["median_error"] else None,
+                "cpu_error_vs_means_from_3": row["median_error_vs_means"],
+                "interval_coverage_90": row["coverage_90"],
+            }
+    empty = dict.fromkeys(("cpu_error_over_pair_difference", "cpu_error_vs_means_from_3", "interval_coverage_90"))
+    return {**empty, **keys}, details
+
+
+def _figures(observation: Observation) -> np.ndarray[Any, Any]:
+    """Percentiles of the three latencies, in milliseconds, in the order of NAMES."""
+    return np.concatenate(percentiles(observation.latencies())) * 1000.0
+
+
+def _by_flags(recording: Recording) -> dict[tuple[tuple[str, str], ...], list[Launch]]:
+    grouped: dict[tuple[tuple[str, str], ...], list[Launch]] = {}
+    for launch in recording.launches:
+        grouped.setdefault(launch.flags, []).append(launch)
+    return grouped
+
+
+def _pair_gaps(recording: Recording) -> list[float]:
+    """|log| of the ratio of every figure of every two launches of one configuration, round by round."""
+    gaps: list[float] = []
+    for launches in _by_flags(recording).values():
+        for one, other in itertools.combinations(launches, 2):
+            for mine, theirs in zip(one.rounds, other.rounds, strict=False):
+                gap = np.abs(np.log(_figures(mine) / _figures(theirs)))
+                gaps.extend(gap[np.isfinite(gap)].tolist())
+    return gaps
+
+
+def _errors(found: Sequence[Recording], count: int, draws: int) -> tuple[list[float], list[float], list[bool]]:
+    errors: list[float] = []
+    against_means: list[float] = []
+    inside: list[bool] = []
+    for recording in found:
+        grouped = _by_flags(recording)
+        if len(grouped) <= count:
+            continue
+        rng = np.random.default_rng(0)
+        for draw in range(draws):
+            order = rng.permutation(len(grouped))
+            settings = [list(grouped.values())[i] for i in order]
+            fitted = calibrate([one for launches in settings[:count] for one in launches[0].rounds], seed=draw)
+            for launches in settings[count:]:
+                for number, observation in enumerate(launches[0].rounds):
+                    load: Load = observation.load
+                    prediction = predict(fitted, load, observation.engine)
+                    measured = dict(zip(NAMES, _figures(observation).tolist(), strict=True))
+                    for name, value in measured.items():
+                        if math.isfinite(value) and name in prediction.metrics:
+                            interval = prediction.metrics[name]
+                            errors.append(math.expm1(abs(math.log(interval.expected / value))))
+                            inside.append(value in interval)
+                    same = [one.rounds[number] for one in launches if len(one.rounds) > number]
+                    if len(same) > 1:
+                        means = np.mean([_figures(one) for one in same], axis=0)
+                        expected = np.array([prediction.metrics[name].expected for name in NAMES])
+                        gap = np.expm1(np.abs(np.log(expected / means)))
+                        against_means.extend(gap[np.isfinite(gap)].tolist())
+    return errors, against_means, inside
