@@ -4,6 +4,7 @@ anything left behind or lost? Then a study that is killed again and again, besid
     python scripts/bench_faults.py [--json FILE] [--quick]
 
 Prints the matrix; with --json FILE the summary goes to FILE and the matrix beside it, as FILE's name with `.parquet`.
+Without --quick it is every signal to every process of a study in every phase, beside 44 other faults.
 `turnaround_s_median` is over the cells whose point is tried again: from the moment the server was gone (the last line
 of its log, or our signal) to the next launch.
 """
@@ -13,15 +14,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
-import signal
+import math
 import statistics
 import sys
 import tempfile
-import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 import fake_study  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
-from fault_matrix import CELLS, Cell  # noqa: E402
+from fault_matrix import CELLS, SIGNAL_CELLS, SOME_SIGNAL_CELLS, Cell, Row  # noqa: E402
+from fault_studies import resume, signal_rows  # noqa: E402
+from hits import hit  # noqa: E402
 from rich import box  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
-from running import Running  # noqa: E402
-from studies import Studies, all_studies, kill_again_and_again, nothing_left  # noqa: E402
+from studies import all_studies  # noqa: E402
 
 from sweep.config import load  # noqa: E402
 from sweep.gpu import Gpus  # noqa: E402
-from sweep.journal import read_progress  # noqa: E402
 from sweep.prepare import Prepared, prepare  # noqa: E402
 from sweep.recommend import recommend  # noqa: E402
 from sweep.redact import Redactor  # noqa: E402
@@ -49,26 +48,8 @@ from sweep.store import Store, read_trials  # noqa: E402
 from sweep.trainable import finished_of  # noqa: E402
 from sweep.trial import TrialKind, TrialSpec, TrialStatus  # noqa: E402
 
-AT_ONCE = 3
+AT_ONCE = 4
 FLAGS = {"max-num-seqs": 64, "gpu-memory-utilization": 0.8}
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What a cell came to. `found` is the class of the first attempt."""
-
-    fault: str
-    phase: str
-    expected: str
-    found: str
-    policy: str
-    right_class: bool
-    right_policy: bool
-    attempts: int
-    orphans: int
-    lost_rows: int
-    wrong_winner: bool
-    turnaround_s: float | None
 
 
 class Matrix:
@@ -81,11 +62,12 @@ class Matrix:
             self._prepared: Prepared = prepare(load(path), path, home / "results" / "night", gpus)
         self._baseline = self._run(Cell("none", "none", (), ()), self._home / "cell-baseline", TrialKind.BASELINE)[0]
 
-    def rows(self) -> list[Row]:
+    def rows(self, cells: Sequence[Cell]) -> list[Row]:
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            return list(pool.map(self._row, range(len(CELLS)), CELLS))
+            return list(pool.map(self._row, range(len(cells)), cells))
 
     def _run(self, cell: Cell, folder: Path, kind: TrialKind) -> tuple[TrialOutcome, float | None]:
+        """The outcome, and when its server was gone; NaN for a cell whose signal found nobody."""
         folder.mkdir()
         text = json.dumps({"ttft_ms": 2, "itl_ms": 0.2, "seed": 1, **cell.fake})
         env = {"FAKE_VLLM": text.replace('"STATE"', json.dumps(str(folder / "launches")))}
@@ -104,14 +86,13 @@ class Matrix:
         first = kind is TrialKind.BASELINE
         baseline = None if first else self._baseline.result.metrics
         spec = TrialSpec(0 if first else 1, kind, FLAGS, baseline)
-        hit_at: list[float] = []
-        if cell.hit is not None:
-            threading.Thread(target=_hit, args=(cell, folder, setup.log_folder(1), hit_at), daemon=True).start()
-        with Gpus() as gpus:
+        with Gpus() as gpus, ThreadPoolExecutor(1) as beside:
+            shot = beside.submit(_shoot, cell, folder, spec.number)
             outcome = run_trial(spec, setup, redactor=Redactor({}), gpus=gpus)
+            if cell.hit is not None:
+                return outcome, shot.result()
         log = setup.log_folder(spec.number) / "server-1.log"
-        gone_at = hit_at[0] if hit_at else log.stat().st_mtime if log.exists() else None
-        return outcome, gone_at
+        return outcome, log.stat().st_mtime if log.exists() else None
 
     def _row(self, number: int, cell: Cell) -> Row:
         folder = self._home / f"cell-{number:02d}"
@@ -127,6 +108,7 @@ class Matrix:
         if cell.recovers and failed:
             policy = "retry" if result.attempts == 2 else "none"
         whole = not cell.classes or cell.recovers
+        aimed = cell.hit is None or not math.isnan(gone_at or 0.0)
         right_end = (result.status is TrialStatus.COMPLETE) is whole
         policies = ("", *cell.policies) if whole and not cell.classes else cell.policies
         won = recommend([finished_of(self._baseline), finished_of(outcome)]).number == 1
@@ -135,58 +117,33 @@ class Matrix:
             fault=cell.fault,
             phase=cell.phase,
             expected=" or ".join(cell.classes) or "complete",
-            found=found or "complete",
+            found=(found or "complete") if aimed else "not hit",
             policy=policy or "none",
-            right_class=found in cell.classes if cell.classes else not failed,
+            right_class=aimed and (found in cell.classes if cell.classes else not failed),
             right_policy=right_end and ("retry" if policy == "retry" else policy.removesuffix("_now")) in policies,
             attempts=result.attempts,
             orphans=orphans,
             lost_rows=int([trial.number for trial in stored] != [1]),
             wrong_winner=won and not whole,
-            turnaround_s=launches[1] - gone_at if len(launches) > 1 and gone_at is not None else None,
+            turnaround_s=launches[1] - gone_at if len(launches) > 1 and gone_at is not None and aimed else None,
         )
 
 
-def _hit(cell: Cell, folder: Path, logs: Path, hit_at: list[float]) -> None:
-    """Send the signal of a cell in its phase."""
-    assert cell.hit is not None
-    who, name = cell.hit
-    while (now := read_progress(logs)) is None or now.phase != cell.phase:
-        time.sleep(0.01)
-    pid = getattr(Running.of(folder, cell.phase), who)
-    hit_at.append(time.time())
-    os.kill(pid, signal.Signals[name])
+def _shoot(cell: Cell, folder: Path, number: int) -> float:
+    """Send the signal of a cell in its phase; when that was (wall clock), NaN if there was nobody to hit."""
+    if cell.hit is None:
+        return math.nan
+    try:
+        hit(folder, number, *cell.hit, cell.phase, timeout_s=30.0)
+    except (AssertionError, ProcessLookupError):
+        return math.nan
+    return time.time()
 
 
-def resume(home: Path, *, trials: int, kills: int) -> bool:
-    """Whether a study killed `kills` times ends as the one that was left alone."""
-    fake = {
-        "exact": {"ttft_ms": 50, "itl_ms": 5},
-        "ttft_ms": 0.2,
-        "itl_ms": 0.02,
-        "rules": [{"if": {"max-num-seqs": [">", 200]}, "then": {"log": "@no_kv", "exit_code": 1}}],
-    }
+def _with_studies(home: Path, trials: int, kills: int, *, every: bool) -> tuple[bool, list[Row]]:
+    """What takes whole studies: the killed one and, with `every`, signals to driver and worker."""
     with all_studies() as studies:
-        ends = [_end_of(home / name, studies, fake, trials, kills) for name, kills in (("whole", 0), ("killed", kills))]
-    return ends[0] == ends[1] and len(ends[0][0]) == trials
-
-
-def _end_of(
-    folder: Path, studies: Studies, fake: dict[str, Any], trials: int, kills: int
-) -> tuple[list[tuple[object, ...]], int, float]:
-    """Points and recommendation of a study that was killed so often."""
-    folder.mkdir()
-    content = fake_study.study(folder, fake=fake, study={"trials": trials}, load={"num_prompts": 4})
-    study, results = fake_study.write(folder / "night.yaml", content), folder / "results" / "night"
-    kill_again_and_again(studies, study, results, trials=trials, kills=kills, seed=5)
-    driver = studies.start(study, results, "--json")
-    driver.wait(600.0)
-    nothing_left(folder)
-    verdict = json.loads(driver.text().strip().splitlines()[-1])
-    points: list[tuple[object, ...]] = [
-        (one.number, tuple(one.flags.items()), one.status, one.score) for one in read_trials(results)
-    ]
-    return points, verdict["trial"], verdict["score"]
+        return resume(home, studies, trials=trials, kills=kills), signal_rows(home, studies) if every else []
 
 
 def show(rows: list[Row], summary: dict[str, Any]) -> None:
@@ -217,14 +174,16 @@ def show(rows: list[Row], summary: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the summary there")
-    parser.add_argument("--quick", action="store_true", help="fewer kills of a shorter study")
+    parser.add_argument("--quick", action="store_true", help="fewer signals, and fewer kills of a shorter study")
     asked = parser.parse_args()
-    trials, kills = (5, 3) if asked.quick else (20, 25)
+    trials, kills = (4, 2) if asked.quick else (20, 25)
+    cells = CELLS + (SOME_SIGNAL_CELLS if asked.quick else SIGNAL_CELLS)
     with tempfile.TemporaryDirectory(prefix="faults-") as name, ThreadPoolExecutor(1) as beside:
         home = Path(name)
-        equal = beside.submit(resume, home, trials=trials, kills=kills)  # both wait a lot
-        rows = Matrix(home).rows()
-        equal.result()
+        equal = beside.submit(_with_studies, home, trials, kills, every=not asked.quick)  # all of it waits a lot
+        rows = Matrix(home).rows(cells)
+        resume_equal, more = equal.result()
+        rows += more
     waits = [row.turnaround_s for row in rows if row.turnaround_s is not None]
     summary = {
         "cells": len(rows),
@@ -234,7 +193,7 @@ def main() -> None:
         "lost_rows": sum(row.lost_rows for row in rows),
         "wrong_winners": sum(row.wrong_winner for row in rows),
         "turnaround_s_median": statistics.median(waits),
-        "resume_equal": equal.result(),
+        "resume_equal": resume_equal,
         "resume_runs": kills,
     }
     show(rows, summary)

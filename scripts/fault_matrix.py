@@ -6,7 +6,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hits import PHASES, SIGNALS, TREE, lasting
+
 INFEASIBLE, RETRY, STOP, HOST = "infeasible", "retry", "stop", "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a cell came to. `found` is the class of the first attempt."""
+
+    fault: str
+    phase: str
+    expected: str
+    found: str
+    policy: str
+    right_class: bool
+    right_policy: bool
+    attempts: int
+    orphans: int
+    lost_rows: int
+    wrong_winner: bool
+    turnaround_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +64,6 @@ _PROFILING = (
 )
 _NCCL = "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)"
 _ONCE = {"fail_first_launches": 1, "state": "STATE"}
-_SLOW = {"start_delay_s": 0.5, "itl_ms": 120, "ttft_ms": 20, "grandchild": {"count": 1, "setsid": True}}
 _QUICK_START = {"startup_timeout_s": 1.5}
 _QUICK_LOAD = {"request_timeout_s": 1.0}
 _DEAD = ("engine_died", "unknown", "other")
@@ -95,19 +114,44 @@ CELLS: tuple[Cell, ...] = (
     _client("latencies null", result="null"),
     _client("half a result", result="truncated"),
     _client("client fails", exit_code=2),
-    _client("client is killed", exit_signal=9),
+    Cell("client is killed", "client", ("client_error",), (RETRY,), {"client": {"exit_signal": 9}}),
     _client("client ends in mid-load", after_requests=3, exit_code=1),
     Cell("deaf to SIGTERM", "stop", (), (), {"ignore_sigterm": True}, setup={"stop_timeout_s": 0.5}),
     Cell("engine deaf to SIGTERM", "stop", (), (),
          {"grandchild": {"count": 2, "setsid": True, "ignore_sigterm": True, "clear_env": True}},
          setup={"stop_timeout_s": 0.5}),
-    *(
-        Cell(f"{number} to the {who}", phase, _DEAD if who != "client" else ("client_error",), (RETRY, HOST),
-             {**_SLOW, "server_dies_with_child": True}, hit=(who, number), recovers=True)
-        for who, number, phase in (
-            ("server", "SIGKILL", "start"), ("server", "SIGKILL", "load"), ("server", "SIGTERM", "load"),
-            ("engine", "SIGKILL", "start"), ("engine", "SIGKILL", "load"), ("supervisor", "SIGKILL", "start"),
-            ("supervisor", "SIGKILL", "load"), ("supervisor", "SIGTERM", "load"), ("client", "SIGKILL", "load"),
-        )
-    ),
 )  # fmt: skip
+
+
+def _signal(who: str, name: str, phase: str) -> Cell:
+    """A signal to a process of a trial: a second attempt succeeds; while the server stops nothing is lost at all."""
+    fault, stopping = f"{name} to the {who}", phase == "stop"
+    classes = {"client": ("client_error",), "start": _DEAD}.get(who if who == "client" else phase, ("engine_died",))
+    return Cell(
+        fault,
+        phase,
+        () if stopping else classes,
+        () if stopping else (RETRY,),
+        lasting(phase),
+        hit=(who, name),
+        recovers=not stopping,
+        setup={"stop_timeout_s": 0.6} if stopping else {},
+    )
+
+
+SIGNAL_CELLS = (
+    *(_signal(who, name, phase) for who in TREE for phase in PHASES for name in SIGNALS),
+    *(_signal("client", name, "load") for name in SIGNALS),
+)
+# Each phase and each signal, once or twice; the tests have more of them.
+SOME_SIGNAL_CELLS = (
+    _signal("server", "SIGTERM", "start"),
+    _signal("engine", "SIGHUP", "ready"),
+    _signal("server", "SIGINT", "warmup"),
+    _signal("server", "SIGKILL", "load"),
+    _signal("engine", "SIGKILL", "load"),
+    _signal("supervisor", "SIGKILL", "load"),
+    _signal("supervisor", "SIGTERM", "stop"),
+    _signal("client", "SIGTERM", "load"),
+    _signal("client", "SIGKILL", "load"),
+)
