@@ -49,7 +49,7 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
 def calibration_line(prepared: Prepared) -> str | None:
     """How many launches a calibration costs, and how much load; None where none is to come."""
     ladder, load = prepared.setup.calibration, prepared.config.load
-    if ladder is None or stored_knee(prepared.setup.folder) is not None:
+    if ladder is None or stored_knee(prepared.setup.folder, prepared.config.baseline_flags()) is not None:
         return None
     count = len(ladder.rounds[0].prompts)
     line = (

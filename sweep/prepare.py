@@ -111,7 +111,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     if config.confirm.candidates and not config.load.held_out_share:
         notices.append("warning: load.held_out_share is 0, so that nothing is left to confirm the winner with")
     notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
-    notices += calibration_lines(folder, config.load)
+    notices += calibration_lines(folder, config.load, config.baseline_flags())
     setup = dataclasses.replace(
         _settings(config, study_path, folder, objective, loads),
         server_command=server_command,
@@ -126,7 +126,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     schema = _schema(config, objective, setup.percentiles)
     auto = config.load.request_rate == "auto"
     prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
-    rate_per_s = auto_rate(folder, config.load)
+    rate_per_s = auto_rate(folder, config.load, config.baseline_flags())
     return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)
 
 

@@ -30,7 +30,7 @@ from sweep.recommend import recommend
 from sweep.store import read_trials, set_aside_broken
 from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
-from sweep.trial import Finished
+from sweep.trial import SEARCHING, Finished
 from sweep.unfinished import wait_for_servers
 
 _USER_MISTAKE, _FAILED = 2, 1
@@ -179,7 +179,8 @@ def _night(
     if (line := plan.describe_time()) is not None:
         notices.print(line)
     if plan.finished:
-        notices.print(f"going on: {len(plan.finished)} of {config.study.trials} trials are stored")
+        searched = sum(one.kind in SEARCHING for one in plan.finished.values())
+        notices.print(f"going on: {searched} of {config.study.trials} trials are stored")
     if not anything_left(plan):
         return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
 
@@ -193,15 +194,16 @@ def _night(
         while True:
             with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
                 needed = config.most_gpus()
-                plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
-                with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
-                    outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
+                while True:
+                    plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
+                    with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
+                        outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
+                    if plan.stop_reason is not None or plan.busy_devices or not plan.paused:
+                        break
+                    prepared = at_auto_rate(prepared, folder)
+                    plan = make_plan(prepared, time_left_s=time_left_s)
             if plan.stop_reason is not None or not plan.paused:
                 break
-            if not plan.busy_devices:
-                prepared = at_auto_rate(prepared, folder)
-                plan = make_plan(prepared, time_left_s=time_left_s)
-                continue
             notices.print(take_out_devices(plan, gpus, needed, address))
             if plan.failed:
                 outcome = conclude(prepared, plan.stop_reason, failed=True)
