@@ -25,7 +25,7 @@ COSTS = Costs(1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def scenario(seed: int) -> tuple[Load, Engine]:
-    """A random load on a random engine; about half of them preempt."""
+    """A random load on a random engine; about a quarter of them preempt."""
     rng = np.random.default_rng(seed)
     n = int(rng.integers(3, 40))
     inputs = np.ceil(rng.lognormal(3.5, 1.0, n).clip(1, 300)).astype(np.int64)
@@ -45,7 +45,9 @@ def scenario(seed: int) -> tuple[Load, Engine]:
     least = -(-longest // size)
     seats = int(rng.integers(1, 24))
     chunked = bool(rng.random() < 0.8)
-    budget = max(seats, int(rng.integers(8, 400)), 0 if chunked else longest)
+    # A third of the budgets leave room for hardly more than the decoding requests.
+    most = 400 if rng.random() < 0.7 else seats + 2
+    budget = max(seats, int(rng.integers(1, most)), 0 if chunked else longest)
     engine = Engine(
         max_num_seqs=seats,
         max_num_batched_tokens=budget,
