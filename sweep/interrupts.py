@@ -23,6 +23,7 @@ class Stopped(BaseException):
 class Interrupts:
     """SIGINT, SIGTERM and SIGHUP while it is entered: the first raises Stopped, a second one ends the process at once.
 
+    SIGHUP stays ignored where it is ignored already: that is what nohup asks for, and nights are started with it.
     While `held`, Stopped waits for the next `check` or the end of it: raised inside Ray's compiled code it becomes a
     SystemError, and in the middle of Ray's start it leaves half of Ray behind.
     """
@@ -34,7 +35,9 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         self._before = {number: signal.getsignal(number) for number in _ASKED}
-        for number in _ASKED:
+        if self._before[signal.SIGHUP] is signal.SIG_IGN:
+            del self._before[signal.SIGHUP]
+        for number in self._before:
             signal.signal(number, self._heed)
         return self
 

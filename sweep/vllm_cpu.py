@@ -78,7 +78,7 @@ def _main() -> None:
     from vllm.entrypoints.cli.main import main
 
     sys.argv[0] = "vllm"
-    main()  # type: ignore[no-untyped-call]
+    main()
 
 
 if __name__ in ("__main__", "__mp_main__"):

@@ -2,10 +2,36 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from studies import Studies, all_studies
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The short run, `-m "not vllm"`, leaves out what is marked `night` as well; any other expression counts as it is.
+
+    Both names are given to have all but the real vLLM: `-m "not vllm or night"`.
+    """
+    if config.option.markexpr.strip() == "not vllm":
+        left_out = [item for item in items if item.get_closest_marker("night") is not None]
+        items[:] = [item for item in items if item.get_closest_marker("night") is None]
+        config.hook.pytest_deselected(items=left_out)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_as_from_a_terminal() -> Iterator[None]:
+    """What is ignored here (SIGHUP under nohup, SIGINT in a background job) would be ignored by all that tests start.
+
+    A handler is not inherited: what is started begins with the default, and the run itself ignores the signal still.
+    """
+    ignored = [number for number in (signal.SIGHUP, signal.SIGINT) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")

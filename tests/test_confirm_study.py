@@ -17,7 +17,7 @@ LOAD = {"num_prompts": 20, "rounds": 2, "held_out_share": 0.3}
 
 
 def night_of(home: Path, fake: dict[str, Any], **changes: dict[str, Any]) -> Night:
-    sections = {"load": LOAD, "confirm": CONFIRM, "study": {"trials": 5}, **changes}
+    sections: dict[str, dict[str, Any]] = {"load": LOAD, "confirm": CONFIRM, "study": {"trials": 5}, **changes}
     return Night(home, fake_study.study(home, fake=fake, **sections))
 
 

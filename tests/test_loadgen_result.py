@@ -35,7 +35,7 @@ def judge(folder: Path, result: object, **changes: Any) -> LoadOutcome:
     job = a_job(folder, plan, **changes)
     job.result_path.write_text(result if isinstance(result, str) else json.dumps(result))
     requests, duration_s, summary = read_result(job)
-    return LoadOutcome(requests, duration_s, summary, 0.0)
+    return LoadOutcome(requests, duration_s, summary, 0.0, 0.0)
 
 
 def test_a_good_file_is_believed(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def base_config(folder: Path) -> Any:
     model = ModelConfig(model=str(folder), skip_tokenizer_init=True, dtype="float32", max_model_len=8192)
     return VllmConfig(
         model_config=model,
-        scheduler_config=SchedulerConfig.default_factory(max_model_len=8192, max_num_batched_tokens=8192),  # type: ignore[no-untyped-call]
+        scheduler_config=SchedulerConfig.default_factory(max_model_len=8192, max_num_batched_tokens=8192),
         cache_config=CacheConfig(block_size=32),
         device_config=DeviceConfig(device="cpu"),
     )
