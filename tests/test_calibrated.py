@@ -194,6 +194,7 @@ def test_a_dry_run_says_what_it_costs(prepared: Prepared, tmp_path: Path) -> Non
     assert dry_run_json(without)["calibration"] is None
 
 
+@pytest.mark.night
 def test_a_study_at_an_open_rate_killed_and_gone_on_with(studies: Studies, tmp_path: Path) -> None:
     study = fake_study.write(tmp_path / "study.yaml", content(tmp_path))
     results = tmp_path / "results" / "night"

@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fake_study
+import pytest
 from studies import Studies
+
+pytestmark = pytest.mark.night
 
 
 def refused(folder: Path, address: str, **environment: str) -> str:

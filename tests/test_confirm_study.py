@@ -12,6 +12,8 @@ from nights import Night
 from sweep.store import read_requests
 from sweep.trial import TrialKind, TrialStatus
 
+pytestmark = pytest.mark.night
+
 CONFIRM = {"candidates": 2, "launches": 2, "max_launches": 3, "drift": False}
 LOAD = {"num_prompts": 20, "rounds": 2, "held_out_share": 0.3}
 

@@ -7,9 +7,12 @@ import re
 from pathlib import Path
 
 import fake_study
+import pytest
 from studies import Driver, Studies, nothing_left
 
 from sweep.store import StoredTrial, read_events, read_trials
+
+pytestmark = pytest.mark.night
 
 # A trial of about two seconds that is almost all waiting: a busy machine changes little.
 SLOW = {"start_delay_s": 1.2, "landscape": {}}

@@ -78,6 +78,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.night
 def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> None:
     if compiler() is None:
         pytest.skip("no C compiler to build the NVML library")
@@ -112,6 +113,7 @@ def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> No
     assert read_trials(tmp_path / "results" / "night") == ()
 
 
+@pytest.mark.night
 def test_the_study_goes_on_with_the_devices_that_are_free(tmp_path: Path) -> None:
     if compiler() is None:
         pytest.skip("no C compiler to build the NVML library")

@@ -21,6 +21,7 @@ from sweep.interrupts import Interrupts, Stopped
 from sweep.prepare import prepare
 
 
+@pytest.mark.night
 def test_signal_in_the_middle_of_the_start_is_one_line(studies: Studies, tmp_path: Path) -> None:
     """As soon as the first, or the last, of Ray's own processes is there; it knows SIGTERM as a crash."""
     cases = [("SIGTERM", "gcs_server"), ("SIGTERM", "raylet"), ("SIGINT", "raylet")]

@@ -17,9 +17,10 @@ from studies import Driver, Studies, kill_again_and_again, nothing_left
 
 from sweep.store import StoredTrial, read_events, read_trials
 
+pytestmark = pytest.mark.night
+
 TRIALS = 20
-# All of them in a whole run; the short run, which leaves something out (-m "not vllm"), makes do with some.
-KILLS, SOME_KILLS = 25, 6
+KILLS = 25
 # Latencies by the flags alone, so that two runs score alike; one region cannot start at all.
 FAKE: Mapping[str, Any] = {
     "exact": {"ttft_ms": 50, "itl_ms": 5},
@@ -83,12 +84,11 @@ def test_second_tune_on_a_study_is_refused_with_the_holder(whole: Night) -> None
 
 
 def test_killed_at_random_moments_a_study_ends_as_if_it_had_not_been(
-    studies: Studies, whole: Night, tmp_path: Path, request: pytest.FixtureRequest
+    studies: Studies, whole: Night, tmp_path: Path
 ) -> None:
     """SIGKILL from the first moments of the start to the last trials; nothing depends on how often it began anew."""
     study = night(tmp_path / "killed")
-    kills = SOME_KILLS if request.config.option.markexpr else KILLS
-    kill_again_and_again(studies, study, results(study), trials=TRIALS, kills=kills, seed=11)
+    kill_again_and_again(studies, study, results(study), trials=TRIALS, kills=KILLS, seed=11)
     final = start(studies, study, "--json")
     assert final.wait() == 0, final.text()
     assert whole.driver.wait() == 0, whole.driver.text()

@@ -15,6 +15,8 @@ from nights import Night
 from sweep.store import read_events, read_requests, read_rounds
 from sweep.trial import Phase, TrialStatus
 
+pytestmark = pytest.mark.night
+
 HOPELESS, EQUAL, TODAY = 256, 9, 8
 FAKE: dict[str, Any] = {
     "exact": {"ttft_ms": 100, "itl_ms": 10},

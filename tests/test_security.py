@@ -106,6 +106,7 @@ def stored(folder: Path) -> Iterator[tuple[Path, bytes]]:
             yield path, path.read_bytes()
 
 
+@pytest.mark.night
 def test_keys_of_trials_are_in_no_command_log_or_table(seen: Seen) -> None:
     assert len(seen.keys) == 1  # one key for server and client; this is what was looked for
     (key,) = seen.keys
@@ -116,6 +117,7 @@ def test_keys_of_trials_are_in_no_command_log_or_table(seen: Seen) -> None:
     assert key not in seen.output
 
 
+@pytest.mark.night
 def test_secrets_of_the_environment_are_stored_nowhere(seen: Seen) -> None:
     assert any(one.get("HF_TOKEN") == SECRETS["HF_TOKEN"] for one in seen.environments)  # the server needs it
     logs = [content for path, content in stored(seen.folder) if path.name.startswith("server-")]
@@ -126,11 +128,13 @@ def test_secrets_of_the_environment_are_stored_nowhere(seen: Seen) -> None:
         assert secret not in seen.output
 
 
+@pytest.mark.night
 def test_servers_listen_on_loopback_only(seen: Seen) -> None:
     assert seen.listening
     assert set(seen.listening) <= {"0100007F", "00000000000000000000000001000000"}
 
 
+@pytest.mark.night
 def test_files_are_as_private_as_the_umask_says(seen: Seen) -> None:
     open_to_others = [
         path for path in seen.folder.rglob("*") if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077
@@ -138,6 +142,7 @@ def test_files_are_as_private_as_the_umask_says(seen: Seen) -> None:
     assert not open_to_others
 
 
+@pytest.mark.night
 def test_remote_code_is_never_trusted_by_us(seen: Seen) -> None:
     assert not [one for one in seen.commands if "trust-remote-code" in one or "trust_remote_code" in one]
 

@@ -28,6 +28,8 @@ from sweep.runner import TrialOutcome, TrialSetup, run_trial
 from sweep.store import read_events, read_trials
 from sweep.trial import TrialKind, TrialSpec
 
+pytestmark = pytest.mark.night
+
 SECONDS = 30.0
 
 

@@ -13,6 +13,8 @@ from waiting import alive, json_file, until
 
 from sweep.store import read_trials
 
+pytestmark = pytest.mark.night
+
 # On device 0 a child of the server hangs for good, as an engine in a driver.
 HANGS = """
 import json, os, sys
