@@ -84,6 +84,7 @@ def test_the_end_of_a_study_shows_it() -> None:
     assert verdict_json(found, study="night", trials=3, command=None, stop_reason=None)["front"] is None
 
 
+@pytest.mark.night
 def test_a_study_that_looks_for_a_front_goes_on_where_it_was_and_names_a_winner(
     studies: Studies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,8 +37,8 @@ def score_text(finished: Finished) -> str:
             f"{finished.failure_class}: {finished.failure_line}" if finished.failure_line else finished.failure_class
         )
         return f"{finished.status} ({cause})"
-    if finished.kind is TrialKind.CALIBRATION:
-        return "measured"
+    if finished.score is None and finished.kind in (TrialKind.CALIBRATION, TrialKind.CONFIRM, TrialKind.SOAK):
+        return "measured"  # there is nothing to compare it with, or not yet
     score = "no score: a metric is missing" if finished.score is None else f"score {finished.score:.3f}"
     broken = [name for name, excess in finished.violations.items() if excess > 0]
     return score + (f", breaks the SLO on {', '.join(broken)}" if broken else "")
