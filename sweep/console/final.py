@@ -132,7 +132,7 @@ def metrics_table(confirmed: Confirmed) -> Table:
         table.add_column(name, justify="left" if name == "metric" else "right")
     for line in verdict.metrics:
         metric = parse_metric(line.name)
-        if metric.stat == "rate" or metric.percentile in _CONFIRMED:
+        if metric.stat == "rate" or (metric.percentile in _CONFIRMED and metric.stat != "median"):
             ratio = line.ratio
             values = (f"{line.baseline.value:,.4g}", f"{line.leader.value:,.4g}", f"{ratio.value:.3f}")
             table.add_row(line.name, *values, f"{ratio.low:.3f} to {ratio.high:.3f}")
