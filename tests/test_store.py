@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import duckdb
@@ -45,6 +47,8 @@ from sweep.store import (
     trial_file,
 )
 from sweep.trial import Flag, Score, TrialKind, TrialSpec, TrialStatus
+
+ROOT = Path(__file__).parents[1]
 
 
 def ask(query: str) -> list[tuple[object, ...]]:
@@ -231,6 +235,28 @@ def test_pandas_and_polars_read_folder_and_glob(written: Path) -> None:
     assert itl.dtype == polars.List(polars.Float64)
     assert pandas.read_parquet(written / "requests").groupby("trial").size().to_dict() == {0: 3, 2: 3}
     assert str(pandas.read_parquet(written / "events")["at"].dtype).endswith("UTC]")
+
+
+READS = """
+import os, sys
+from pathlib import Path
+from sweep.store import read_requests, read_trials, set_aside_broken
+before = len(os.listdir("/proc/self/task"))
+folder = Path(sys.argv[1])
+for trial in read_trials(folder):
+    read_requests(folder, trial.number)
+list(set_aside_broken(folder))
+print(before, len(os.listdir("/proc/self/task")))
+"""
+
+
+def test_reading_starts_no_threads(written: Path) -> None:
+    """One that is still busy while Python exits aborts the process, whose exit code is then of no use."""
+    done = subprocess.run(
+        [sys.executable, "-c", READS, str(written)], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    before, after = done.stdout.split()
+    assert before == after
 
 
 def test_a_file_in_the_making_is_invisible_to_readers(study: Path) -> None:

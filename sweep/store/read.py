@@ -126,7 +126,10 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     except OSError as error:
         raise HostError(f"cannot read {path}: {error.strerror}") from error
     try:
-        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(columns=columns)
+        # In this thread: one of pyarrow's own that still drops `content` while Python exits aborts the process.
+        table = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True).read(
+            columns=columns, use_threads=False
+        )
     except (OSError, pa.ArrowException) as error:
         raise DamagedFile(f"{path} is damaged; start the study again to have it set aside") from error
     version = file_version(table)
