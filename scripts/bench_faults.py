@@ -48,7 +48,7 @@ from sweep.store import Store, read_trials  # noqa: E402
 from sweep.trainable import finished_of  # noqa: E402
 from sweep.trial import TrialKind, TrialSpec, TrialStatus  # noqa: E402
 
-AT_ONCE = 4
+AT_ONCE = 6
 FLAGS = {"max-num-seqs": 64, "gpu-memory-utilization": 0.8}
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from sweep.twin import Costs, Engine, Load, Observation, simulate
 
+pytestmark = pytest.mark.night  # numba compiles for half a minute
+
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 TRUTH = Costs(0.02, 1e-4, 1e-4, 5e-8, 1e-8, 0.004)
 

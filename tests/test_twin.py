@@ -10,6 +10,8 @@ from sweep.records import EngineConfig, RequestRecord
 from sweep.trial import Flag
 from sweep.twin import Costs, Engine, Load, SimulatedRequest, Simulation, TwinError, simulate
 
+pytestmark = pytest.mark.night  # numba compiles for half a minute
+
 # A step takes a second and a prefill token a hundredth more.
 PLAIN = Costs(1.0, 0.01, 0.0, 0.0, 0.0, 0.0)
 # A 32B model on four cards of 48 GB, roughly.

@@ -8,6 +8,8 @@ import pytest
 from sweep.twin import Calibration, Costs, Engine, Load, Observation, calibrate, fit, kv_tokens_for, predict, simulate
 from sweep.twin.observation import latencies, percentiles
 
+pytestmark = pytest.mark.night  # numba compiles for half a minute
+
 TRUTH = Costs(0.02, 1.2e-4, 1.5e-4, 6e-8, 1e-8, 0.03)
 
 
