@@ -44,15 +44,24 @@ def test_a_quantile_that_does_not_exist_is_refused() -> None:
 
 
 def test_without_blocks_a_comparison_is_the_pooled_two_sample_t() -> None:
-    rows = {0: (100.0, 110.0, 95.0), 1: (90.0, 85.0, 99.0)}
+    rows = {0: (100.0, 110.0), 1: (90.0, 85.0)}
     layout = fit(launches(rows), 0, ["p95_ttft_ms"])
     assert layout is not None
     logs = {key: np.log(row) for key, row in rows.items()}
     pooled = sum(part.var(ddof=1) for part in logs.values()) / 2
     contrast = layout.contrast(1, 0, np.ones(1))
-    assert (layout.blocked, layout.df) == (False, 4)
+    assert (layout.blocked, layout.df) == (False, 2)
     assert contrast.log_ratio == pytest.approx(logs[1].mean() - logs[0].mean())
-    assert contrast.error == pytest.approx(math.sqrt(pooled * 2 / 3))
+    assert contrast.error == pytest.approx(math.sqrt(pooled * 2 / 2))
+
+
+def test_one_candidate_is_paired_with_the_baseline_from_three_blocks_on() -> None:
+    layout = fit(launches({0: (374.0, 764.0, 722.0), 1: (369.0, 749.0, 648.0)}), 0, ["p95_ttft_ms"])
+    assert layout is not None
+    assert (layout.blocked, layout.df) == (True, 2)
+    differences = np.log([369 / 374, 749 / 764, 648 / 722])
+    contrast = layout.contrast(1, 0, np.ones(1))
+    assert contrast.error == pytest.approx(differences.std(ddof=1) / math.sqrt(3))
 
 
 def test_blocks_take_up_drift_as_in_a_randomised_block_design() -> None:
@@ -126,7 +135,7 @@ def test_looking_again_and_again_keeps_the_level(k: int, first: int) -> None:
     configurations, most, studies = k + 1, 24, 1500
     counts = np.arange(first, most + 1)
     blocked = (configurations - 1) * (counts - 1)
-    df = np.where(blocked >= 6, blocked, configurations * (counts - 1))
+    df = np.where(blocked >= 2, blocked, configurations * (counts - 1))
     quantile = np.array([t_quantile(0.025 * look_price(float(d)), float(d)) for d in df])
     levels = []
     for ratio in (0.5, 1.0, 2.0, 3.0, 5.0):
@@ -135,7 +144,7 @@ def test_looking_again_and_again_keeps_the_level(k: int, first: int) -> None:
         half = np.empty((studies, len(counts)))
         for at, n in enumerate(counts):
             left = logs[:, :, :n] - logs[:, :, :n].mean(axis=2, keepdims=True)
-            if blocked[at] >= 6:
+            if blocked[at] >= 2:
                 left = left - left.mean(axis=1, keepdims=True)
             half[:, at] = quantile[at] * np.sqrt((left**2).sum(axis=(1, 2)) / df[at] * 2 / n)
         narrow = half <= 1

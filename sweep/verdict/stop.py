@@ -24,7 +24,7 @@ WIDTH = 0.12
 FIRST_LAUNCHES = 3
 MOST_LAUNCHES = 12
 _PRICE_DF = (2.0, 4.0, 6.0, 9.0, 15.0, 30.0, 100.0)
-_PRICE = (0.5, 0.55, 0.7, 0.6, 0.6, 0.7, 1.0)
+_PRICE = (0.42, 0.46, 0.52, 0.56, 0.62, 0.78, 1.0)
 
 
 class Why(StrEnum):
