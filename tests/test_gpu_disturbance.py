@@ -171,6 +171,7 @@ def run(prepared: Prepared, number: int) -> TrialOutcome:
         return run_trial(spec, setup, redactor=Redactor({}), gpus=gpus, usual=usual)
 
 
+@pytest.mark.night
 def test_a_hot_machine_through_a_baseline_and_a_trial(
     nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def first(night: Night) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.xdist_group("a study")  # one run for all of these
+@pytest.mark.night
 class TestAStudy:
     """Four trials, and the same command typed again."""
 
