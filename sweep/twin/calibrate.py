@@ -169,10 +169,10 @@ def _seen(observations: Sequence[Observation]) -> Seen:
     )
 
 
-def arrivals_per_s(load: Load) -> float:
-    """Mean rate of arrivals; infinite when all arrive at once."""
-    span = float(load.arrival_s[-1] - load.arrival_s[0])
-    return (len(load) - 1) / span if span > 0 else math.inf
+def arrivals_per_s(*loads: Load) -> float:
+    """Mean rate of arrivals of all loads, the time between them left out; infinite when all arrive at once."""
+    span = sum(float(load.arrival_s[-1] - load.arrival_s[0]) for load in loads)
+    return sum(len(load) - 1 for load in loads) / span if span > 0 else math.inf
 
 
 def kv_tokens_for(launched: Sequence[tuple[float, int]], gpu_memory_utilization: float) -> tuple[float, float, float]:

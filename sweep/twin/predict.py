@@ -11,7 +11,7 @@ import numpy as np
 from sweep.twin.calibrate import Calibration, arrivals_per_s
 from sweep.twin.observation import FAMILIES
 from sweep.twin.simulate import Simulation, simulate
-from sweep.twin.values import Costs, Engine, Floats, Load
+from sweep.twin.values import Costs, Engine, Floats, Load, TwinError
 
 # Beside every prediction stands one of a device faster and slower by this factor. Where a figure changes more than in
 # proportion, queues decide it, and its interval takes both in: a capacity 20 % off, and what the fit itself is off.
@@ -39,7 +39,7 @@ class Prediction:
     """Figures by the names of the table of metrics, in milliseconds and tokens per second; simulated, never measured.
 
     `cautions` say in words what they rest on that was not seen. `saturated`: a small error in capacity changes
-    them much.
+    them much. `simulation` is the expected run of the first round.
     """
 
     metrics: dict[str, Interval]
@@ -50,7 +50,7 @@ class Prediction:
 
 def predict(
     calibration: Calibration,
-    load: Load,
+    load: Load | Sequence[Load],
     engine: Engine,
     *,
     max_concurrency: int | None = None,
@@ -60,12 +60,16 @@ def predict(
 ) -> Prediction:
     """Percentiles of every latency and the output throughput of `load` on `engine`, with intervals of `level`.
 
+    Several loads are the rounds of one trial: each finds the engine idle, and percentiles are of all requests together.
     The interval holds the ensemble's disagreement, what one launch differs from another by, and near saturation a
-    capacity a quarter off either way. Raises TwinError for what cannot run.
+    capacity a quarter off either way. Raises TwinError for what cannot run, and without a load.
     """
+    loads = (load,) if isinstance(load, Load) else tuple(load)
+    if not loads:
+        raise TwinError("no requests to simulate")
 
-    def run(costs: Costs) -> Simulation:
-        return simulate(load, engine, costs, max_concurrency=max_concurrency)
+    def run(costs: Costs) -> list[Simulation]:
+        return [simulate(one, engine, costs, max_concurrency=max_concurrency) for one in loads]
 
     expected_run = run(calibration.costs)
     names, spreads = _names(calibration, percentiles)
@@ -96,9 +100,9 @@ def predict(
             for i, name in enumerate(names)
             if math.isfinite(expected[i])
         },
-        cautions=_cautions(calibration, load, engine, saturated),
+        cautions=_cautions(calibration, loads, engine, saturated),
         saturated=saturated,
-        simulation=expected_run,
+        simulation=expected_run[0],
     )
 
 
@@ -116,18 +120,20 @@ def _names(calibration: Calibration, percentiles: Sequence[float]) -> tuple[list
     return [*names, "output_throughput_tokens_per_s"], np.array([*sizes, by_family["e2el"]])
 
 
-def _figures(simulation: Simulation, percentiles: Sequence[float]) -> Floats:
+def _figures(rounds: Sequence[Simulation], percentiles: Sequence[float]) -> Floats:
     found: list[float] = []
-    for values in (simulation.ttft_s, simulation.tpot_s, simulation.itl_s, simulation.e2el_s):
+    for name in ("ttft_s", "tpot_s", "itl_s", "e2el_s"):
+        values = np.concatenate([getattr(one, name) for one in rounds])
         known = values[np.isfinite(values)]
         row = np.percentile(known, percentiles) * 1000.0 if len(known) else np.full(len(percentiles), np.nan)
         found.extend(row.tolist())
-    found.append(len(simulation.token_s) / simulation.duration_s)
+    found.append(sum(len(one.token_s) for one in rounds) / sum(one.duration_s for one in rounds))
     return np.array(found)
 
 
-def _cautions(calibration: Calibration, load: Load, engine: Engine, saturated: bool) -> tuple[str, ...]:
+def _cautions(calibration: Calibration, loads: Sequence[Load], engine: Engine, saturated: bool) -> tuple[str, ...]:
     seen, found = calibration.seen, []
+    low, high = (_rounded(rate) for rate in seen.arrivals_per_s)
     if saturated:
         found.append("near saturation: a capacity 20 % off changes these figures by far more than 20 %")
     if calibration.left_open:
@@ -138,7 +144,7 @@ def _cautions(calibration: Calibration, load: Load, engine: Engine, saturated: b
         ("max-num-seqs", engine.max_num_seqs, seen.max_num_seqs),
         ("max-num-batched-tokens", engine.max_num_batched_tokens, seen.max_num_batched_tokens),
         ("block-size", engine.block_size, seen.block_size),
-        ("request rate", arrivals_per_s(load), seen.arrivals_per_s),
+        ("request rate", _rounded(arrivals_per_s(*loads)), (low, high)),
     ]
     if engine.kv_blocks is not None:
         given.append(("KV tokens", engine.kv_blocks * engine.block_size, seen.kv_tokens))
@@ -146,3 +152,7 @@ def _cautions(calibration: Calibration, load: Load, engine: Engine, saturated: b
         if span is not None and not span[0] * 0.95 <= value <= span[1] * 1.05:
             found.append(f"{name} {value:g} was not seen: the trials had {span[0]:g} to {span[1]:g}")
     return tuple(found)
+
+
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
