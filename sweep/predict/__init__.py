@@ -1,0 +1,11 @@
+"""What a finished night says of settings and loads nobody measured: `python -m sweep.predict`.
+
+Everything in here is simulated, not measured, and says so. Reads Parquet alone: no Ray, no GPU, no vLLM.
+"""
+
+from __future__ import annotations
+
+from sweep.predict.answer import answer
+from sweep.predict.values import LABEL, Answer, Basis, Capacity, KvTokens, Nearest, Question
+
+__all__ = ["LABEL", "Answer", "Basis", "Capacity", "KvTokens", "Nearest", "Question", "answer"]

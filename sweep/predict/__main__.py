@@ -1,0 +1,125 @@
+"""`python -m sweep.predict STUDY`: what a setting or a load would give that nobody measured, from a stored study.
+
+The stored requests of a few trials tell what a step of the engine costs; vLLM's scheduler in virtual time does the
+rest, in seconds and without a GPU. Everything printed is simulated, not measured, and stands beside the nearest trial
+that was. A study that is running tells as much as is stored of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from io import TextIOWrapper
+from typing import NoReturn
+
+from rich.console import Console
+
+from sweep.errors import UserError
+from sweep.metric_table import parse_metric
+from sweep.predict.answer import answer
+from sweep.predict.as_json import as_json
+from sweep.predict.settings import parse_changes
+from sweep.predict.terminal import print_answer
+from sweep.predict.values import Answer, Question
+from sweep.report.source import open_source
+
+_USER_MISTAKE = 2
+# A pipe has no width of its own.
+_PIPE_COLUMNS = 200
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """One line, no usage."""
+        raise UserError(message)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0 an answer, 2 a mistake in what was asked."""
+    try:
+        given = _parser().parse_args(words)
+        found = answer(open_source(given.study), _question(given))
+    except UserError as error:
+        print(f"sweep.predict: {error}", file=sys.stderr)  # noqa: T201 - this is the output
+        return _USER_MISTAKE
+    try:
+        _show(found, as_object=given.json)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stdout = None
+    return 0
+
+
+def _show(found: Answer, *, as_object: bool) -> None:
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    if as_object:
+        print(json.dumps(as_json(found), ensure_ascii=False))  # noqa: T201
+        return
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=_PIPE_COLUMNS)
+    print_answer(console, found)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m sweep.predict", description=(__doc__ or "").partition("\n\n")[2], allow_abbrev=False
+    )
+    parser.add_argument(
+        "study", metavar="STUDY", help="folder of its results, its study file, or its name under results/"
+    )
+    parser.add_argument(
+        "--set",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="FLAG=VALUE",
+        help="change the baseline's flags: max-num-seqs=64 enable-prefix-caching=false; null is vLLM's default",
+    )
+    parser.add_argument(
+        "--request-rate", type=float, metavar="RATE", help="requests a second instead of the study's own load"
+    )
+    parser.add_argument("--max-rate", action="store_true", help="the highest request rate that keeps the limits")
+    parser.add_argument(
+        "--slo",
+        action="append",
+        default=[],
+        metavar="METRIC=LIMIT",
+        help="limit for --max-rate, repeated or separated by commas: p95_ttft_ms=500; default: the study's own",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object on standard output")
+    return parser
+
+
+def _question(given: argparse.Namespace) -> Question:
+    return Question(
+        changes=parse_changes(given.set),
+        request_rate_per_s=given.request_rate,
+        max_rate=given.max_rate,
+        slo=_slo([part.strip() for text in given.slo for part in text.split(",") if part.strip()]),
+    )
+
+
+def _slo(parts: Sequence[str]) -> dict[str, float]:
+    limits: dict[str, float] = {}
+    for part in parts:
+        name, equals, number = part.partition("=")
+        name = name.strip()
+        if not equals:
+            raise UserError(f"--slo: {part!r} is not METRIC=LIMIT, such as p95_ttft_ms=500")
+        try:
+            limit = float(number)
+        except ValueError:
+            raise UserError(f"--slo: {number!r} of {name} is no number") from None
+        parse_metric(name)
+        if name in limits:
+            raise UserError(f"--slo: {name} stands twice")
+        limits[name] = limit
+    return limits
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""A study's record, as far as a prediction needs it: launches with the engines they ran, and how load was sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweep.errors import UserError
+from sweep.fingerprint import Fingerprint, Pairs
+from sweep.predict.settings import usable
+from sweep.report.source import Source
+from sweep.store import StoredTrial
+from sweep.trial import Flag, Flags, TrialKind, TrialStatus
+from sweep.twin import Engine
+
+# What may be learnt from: a calibration's and a soak's loads are made to be unlike any other.
+_TELLING = (TrialKind.BASELINE, TrialKind.SEARCH, TrialKind.DRIFT, TrialKind.CONFIRM)
+# Since 0.14 vLLM plans the next step while one computes, unless told otherwise (`SchedulerConfig.async_scheduling`).
+_ASYNCHRONOUS_SINCE = (0, 14)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A trial, all flags of its server (the fixed ones of the study included) and the engine they made."""
+
+    trial: StoredTrial
+    flags: Flags
+    engine: Engine
+
+    @property
+    def telling(self) -> bool:
+        """Whether it is measured, whole and undisturbed."""
+        one = self.trial
+        return one.status is TrialStatus.COMPLETE and one.kind in _TELLING and not one.disturbances
+
+    @property
+    def own_load(self) -> bool:
+        """Whether it had the prompts of the search, not those held out to confirm."""
+        return self.trial.kind is not TrialKind.CONFIRM
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Every trial of a study whose server started, or may have, and what holds for all of them.
+
+    `asynchronous` is what vLLM does where no flag says it. The load's settings are those of the load client.
+    """
+
+    folder: Path
+    baseline: Flags
+    fixed: Flags
+    launches: tuple[Launch, ...]
+    asynchronous: bool
+    max_concurrency: int | None
+    burstiness: float
+    seed: int
+    notes: tuple[str, ...]
+
+
+def read_record(source: Source) -> Record:
+    """The record of an opened study. Raises UserError when the baseline is not among its trials yet."""
+    baseline = next((trial for trial in source.trials if trial.kind is TrialKind.BASELINE), None)
+    if baseline is None:
+        raise UserError(f"{source.folder} holds no baseline yet: nothing to predict from")
+    known, notes = _fingerprint(source.folder)
+    fixed: dict[str, Flag] = {
+        name: value
+        for name, value in _values(known.fixed_flags).items()
+        if value is None or isinstance(value, (str, int, float))
+    }
+    load = _values(known.load)
+    asynchronous = known.gpus != () and _version(known.vllm) >= _ASYNCHRONOUS_SINCE
+    launches = []
+    for trial in source.trials:
+        flags = {**fixed, **trial.flags}
+        engine = Engine.of(usable(flags), trial.engine_config, asynchronous=asynchronous)
+        launches.append(Launch(trial, flags, engine))
+    in_flight = load.get("max_concurrency")
+    return Record(
+        folder=source.folder,
+        baseline=baseline.flags,
+        fixed=fixed,
+        launches=tuple(launches),
+        asynchronous=asynchronous,
+        max_concurrency=in_flight if type(in_flight) is int else None,
+        burstiness=float(load.get("burstiness") or 1.0),
+        seed=int(load.get("seed") or 0),
+        notes=notes,
+    )
+
+
+def _fingerprint(folder: Path) -> tuple[Fingerprint, tuple[str, ...]]:
+    path = folder / "fingerprint.json"
+    try:
+        return Fingerprint.from_json(path.read_text(encoding="utf-8")), ()
+    except (OSError, ValueError, TypeError):
+        note = f"{path.name} is missing or damaged, so flags that are fixed and limits of the load client are not known"
+        return Fingerprint.from_json("{}"), (note,)
+
+
+def _values(pairs: Pairs | None) -> Mapping[str, Any]:
+    """What the JSON texts of a fingerprint stand for; one that is none, redacted perhaps, stays text."""
+    found: dict[str, Any] = {}
+    for name, text in pairs or ():
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def _version(text: str | None) -> tuple[int, ...]:
+    """Major and minor; a version that is not known is taken for a new one."""
+    match = re.match(r"(\d+)\.(\d+)", text or "")
+    return tuple(map(int, match.groups())) if match else _ASYNCHRONOUS_SINCE
