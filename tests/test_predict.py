@@ -22,6 +22,8 @@ from sweep.report import open_source
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Flags, TrialKind, TrialSpec
 from sweep.twin import Engine, simulate
+
+pytestmark = pytest.mark.night  # numba compiles for half a minute
 from sweep.twin.calibrate import arrivals_per_s
 from sweep.workload import arrival_times
 

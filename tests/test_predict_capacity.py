@@ -13,6 +13,8 @@ from sweep.predict.load import SentRound, at_rate, in_one
 from sweep.twin import Calibration, Engine, Fitted, simulate
 from sweep.twin.calibrate import Seen
 
+pytestmark = pytest.mark.night  # numba compiles for half a minute
+
 
 @pytest.fixture
 def known() -> Calibration:

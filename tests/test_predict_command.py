@@ -13,6 +13,8 @@ from predicted import changed, changed_request, flags, trial, write
 
 from sweep.predict.__main__ import main
 
+pytestmark = pytest.mark.night  # numba compiles for half a minute
+
 ROOT = Path(__file__).parents[1]
 
 
