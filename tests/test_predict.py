@@ -22,10 +22,10 @@ from sweep.report import open_source
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Flags, TrialKind, TrialSpec
 from sweep.twin import Engine, simulate
-
-pytestmark = pytest.mark.night  # numba compiles for half a minute
 from sweep.twin.calibrate import arrivals_per_s
 from sweep.workload import arrival_times
+
+pytestmark = pytest.mark.night  # numba compiles for half a minute
 
 ASKED = {"max-num-seqs": 24, "max-num-batched-tokens": 1536}
 
