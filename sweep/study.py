@@ -175,40 +175,11 @@ def run_study(
         holder=folder.holder(folder.path),
         umask=_umask(),
     )
-
-    def recover(spec: TrialSpec) -> Finished | None:
-        if plan.overdue():  # cut; nobody waits for its devices, so its server may take its time to stop
-            wait_for_servers(folder)
-        else:  # the supervisor ends the server as soon as the worker is gone, unless it died, too
-            end_leftovers(folder.processes)
-        return next((known for known in known_trials(prepared) if known.number == spec.number), None)
-
     desk = Desk.of(prepared.setup, racing=prepared.config.study.racing)
-
-    def ended(finished: Finished) -> None:
-        view.ended(finished)
-        if finished.kind is TrialKind.CALIBRATION:
-            for line in calibration_lines(folder.path, prepared.config.load, finished.flags):
-                view.say(line)
-
-    searcher = TuneSearcher(
-        plan,
-        on_start=view.started,
-        on_end=ended,
-        recover=recover,
-        on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
-        on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
-        give_up=lambda spec: store_lost(spec, worker),
-        cut=lambda spec: store_cut(spec, worker),
-        rival=lambda spec, finished: None if desk is None else desk.rival(spec, finished),
-    )
-    trainable = tune.with_resources(
-        tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)
-    )
     tuner = tune.Tuner(
-        trainable,
+        tune.with_resources(tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)),
         tune_config=tune.TuneConfig(
-            search_alg=searcher,
+            search_alg=_searcher(prepared, plan, folder, view, worker, desk),
             scheduler=None if desk is None else RaceScheduler(desk, prepared.setup.log_folder),
             num_samples=-1,
             reuse_actors=True,  # a worker's start costs seconds and nothing of a trial stays in it
@@ -231,6 +202,37 @@ def run_study(
     if plan.stop_reason is None and not plan.paused:
         raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
+
+
+def _searcher(
+    prepared: Prepared, plan: StudyPlan, folder: StudyFolder, view: View, worker: Worker, desk: Desk | None
+) -> TuneSearcher:
+    """The plan behind Ray's searcher, with what to do and to say when a trial starts, ends or is lost."""
+
+    def recover(spec: TrialSpec) -> Finished | None:
+        if plan.overdue():  # cut; nobody waits for its devices, so its server may take its time to stop
+            wait_for_servers(folder)
+        else:  # the supervisor ends the server as soon as the worker is gone, unless it died, too
+            end_leftovers(folder.processes)
+        return next((known for known in known_trials(prepared) if known.number == spec.number), None)
+
+    def ended(finished: Finished) -> None:
+        view.ended(finished)
+        if finished.kind is TrialKind.CALIBRATION:
+            for line in calibration_lines(folder.path, prepared.config.load, finished.flags):
+                view.say(line)
+
+    return TuneSearcher(
+        plan,
+        on_start=view.started,
+        on_end=ended,
+        recover=recover,
+        on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
+        on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
+        give_up=lambda spec: store_lost(spec, worker),
+        cut=lambda spec: store_cut(spec, worker),
+        rival=lambda spec, finished: None if desk is None else desk.rival(spec, finished),
+    )
 
 
 def _umask() -> int:
