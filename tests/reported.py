@@ -71,7 +71,7 @@ def _round(requests: Sequence[RequestRecord]) -> RoundRecord:
 def launch(number: int, of: int, block: int, ttft_ms: float, gap_ms: float = 10.0, **facts: Any) -> TrialResult:
     """A launch of the confirmation: the flags of trial `of` in a block, with requests around these latencies."""
     rng = random.Random(1000 * block + of)
-    server = rng.gauss(0, 0.02)  # one server differs from another
+    server = rng.gauss(0, 0.01)  # one server differs from another
     requests = [
         request(index, ttft_ms * math.exp(rng.gauss(server, 0.1)), gap_ms * math.exp(rng.gauss(server, 0.05)))
         for index in range(40)

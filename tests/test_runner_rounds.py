@@ -308,7 +308,7 @@ def test_the_share_that_must_succeed_is_that_of_the_trial(run: Run) -> None:
     assert run(failing(0.2, [0, 2, 1]), min_success_share=0.8).status is TrialStatus.FAILED
 
 
-@pytest.mark.parametrize(("limit", "at_once"), [(None, 12), (5, 5)])
+@pytest.mark.parametrize(("limit", "at_once"), [(None, 12), pytest.param(5, 5, marks=pytest.mark.night)])
 def test_warm_up_is_as_concurrent_as_the_load(run: Run, shared: TrialSetup, limit: int | None, at_once: int) -> None:
     warmup, first = shared.plan.warmup, shared.plan.rounds[0]
     assert warmup is not None

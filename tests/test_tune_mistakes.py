@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,12 +95,16 @@ class TestMistakes:
         assert not (tmp_path / "results").exists()
 
 
-def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path) -> None:
+def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweep.tune import app
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     content = fake_study.study(tmp_path)
     content["search_space"] = {**content["search_space"], "constraints": ["max-num-seqs <= 128"]}
     night = Night(tmp_path, content)
-    done = night.run("--dry-run")
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(app, [str(fake_study.write(tmp_path / "study.yaml", night.content)), "--dry-run"])
+    assert done.exit_code == 0, done.stderr
+    assert fake_study.processes_with(str(tmp_path)) == []
     assert "320 combinations, 160 of them within the constraints" in done.stdout
     commands = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("  ")]
     assert len(commands) == 3
@@ -219,15 +220,10 @@ class TestDryRunOfAStudyThatGoesOn:
 
 
 def test_help_is_worth_reading() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sweep.tune", "--help"],
-        env={**fake_study.environment(), "COLUMNS": "120", "TERM": "dumb"},
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=os.sep,
-    )
-    assert done.returncode == 0
+    from sweep.tune import app
+
+    done = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120", "TERM": "dumb"})
+    assert done.exit_code == 0
     assert "Tune the serve flags of a vLLM server." in done.stdout
     assert "Exit codes" in done.stdout
     for option in ("--dry-run", "--json", "--ray-address", "--time-budget", "--deadline", "--salvage"):
