@@ -105,7 +105,14 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def content(folder: Path, model: Path) -> dict[str, Any]:
     """Four points; with this seed trial 1 has block size 16, which attention on the CPU refuses, and trial 2 has 32."""
     return {
-        "study": {"name": "real", "seed": 0, "trials": 3, "results": str(folder / "results"), "retry_wait_s": 0},
+        "study": {
+            "name": "real",
+            "seed": 0,
+            "trials": 3,
+            "racing": False,
+            "results": str(folder / "results"),
+            "retry_wait_s": 0,
+        },
         "confirm": {"candidates": 0},  # a start takes a minute; confirmations run on the fake
         "model": {"path": str(model), "served_name": NAME},
         "serve": {
