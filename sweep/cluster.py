@@ -211,7 +211,7 @@ def _symptom_of(address: str | None) -> Callable[[], str | None]:
                 pass
         except OSError as error:
             return f"nothing answers at {host}:{port} ({error.strerror or error})"
-        if address is not None and not any(one["Alive"] for one in ray.nodes()):  # type: ignore[no-untyped-call]
+        if address is not None and not any(one["Alive"] for one in ray.nodes()):
             return f"the cluster at {host}:{port} has lost its last node"
         return None
 
@@ -222,7 +222,7 @@ def room_for(gpus: int, cpus: float, asked: int | None) -> int:
     """How many trials run at once. Raises HostError when the cluster cannot hold a single one."""
     import ray
 
-    have = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    have = ray.cluster_resources()
     return _room(gpus, cpus, asked, have.get("GPU", 0.0), have.get("CPU", 0.0))
 
 
