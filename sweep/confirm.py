@@ -15,7 +15,7 @@ from sweep.recommend import Recommendation
 from sweep.recommend import Verdict as Decision
 from sweep.reference import block_reference
 from sweep.search_space import flags_key
-from sweep.stages import Confirmation, ConfirmRules, Standing, soak_ladder, survivor
+from sweep.stages import Confirmation, ConfirmRules, Standing, counting, soak_ladder, survivor
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 from sweep.verdict import LaunchFigures, Outcome, Verdict, enough, figures_of, from_requests, judge
@@ -48,10 +48,17 @@ class Jury:
     seed: int = 0
     metric_names: tuple[str, ...] = ()
     _figures: dict[tuple[int, int], LaunchFigures] = field(default_factory=dict)
+    _stood: tuple[tuple[int, ...], Standing] | None = None
 
-    def standing(self, finished: Mapping[int, Finished], counting: Sequence[Finished]) -> Standing:
-        """What the launches that count say so far, for the plan of the next one."""
-        verdict, flags = self._judge(finished, counting)
+    def standing(self, finished: Mapping[int, Finished], launches: Sequence[Finished]) -> Standing:
+        """What the launches that count say so far, for the plan of the next one, which asks many times a second."""
+        numbers = tuple(one.number for one in launches)
+        if self._stood is None or self._stood[0] != numbers:
+            self._stood = (numbers, self._standing(finished, launches))
+        return self._stood[1]
+
+    def _standing(self, finished: Mapping[int, Finished], launches: Sequence[Finished]) -> Standing:
+        verdict, flags = self._judge(finished, launches)
         said = enough(verdict, width=self.width, first=self.rules.launches, most=self.rules.max_launches)
         leader = verdict.leader
         still = () if leader is None else tuple(e.key for e in verdict.effects if e.score.low <= leader.score.high)
@@ -63,12 +70,10 @@ class Jury:
 
     def confirmed(self, finished: Mapping[int, Finished]) -> Confirmed | None:
         """The verdict on all launches, None before there are two of the baseline and of a candidate."""
-        counting = [
-            one for one in finished.values() if one.kind is TrialKind.CONFIRM and one.metrics and not one.disturbed
-        ]
-        if not counting:
+        launches = counting(finished)
+        if not launches:
             return None
-        verdict, flags = self._judge(finished, counting)
+        verdict, flags = self._judge(finished, launches)
         if verdict.leader is None:
             return None
         if verdict.winner is None:
@@ -103,11 +108,11 @@ class Jury:
         return key
 
     def _judge(
-        self, finished: Mapping[int, Finished], counting: Sequence[Finished]
+        self, finished: Mapping[int, Finished], launches: Sequence[Finished]
     ) -> tuple[Verdict, Mapping[int, Flags]]:
-        keys = self._keys(finished, counting)
-        figures = [self._of(keys[flags_key(one.flags)], one) for one in sorted(counting, key=lambda one: one.number)]
-        flags = {keys[flags_key(one.flags)]: one.flags for one in counting}
+        keys = self._keys(finished, launches)
+        figures = [self._of(keys[flags_key(one.flags)], one) for one in sorted(launches, key=lambda one: one.number)]
+        flags = {keys[flags_key(one.flags)]: one.flags for one in launches}
         found = configurations(finished.values())
         scores = {number: pooled(looks).score for number, looks in found.items() if number in flags}
         verdict = judge(
@@ -121,10 +126,10 @@ class Jury:
         )
         return verdict, flags
 
-    def _keys(self, finished: Mapping[int, Finished], counting: Sequence[Finished]) -> dict[object, int]:
+    def _keys(self, finished: Mapping[int, Finished], launches: Sequence[Finished]) -> dict[object, int]:
         """The number each configuration is known by: that of the first trial with these flags."""
         keys: dict[object, int] = {}
-        wanted = {flags_key(one.flags) for one in counting}
+        wanted = {flags_key(one.flags) for one in launches}
         for number in sorted(finished):
             key = flags_key(finished[number].flags)
             if key in wanted:
@@ -181,7 +186,7 @@ class AfterSearch:
 
     def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
         """The next launch of the confirmation as a trial; see `Confirmation.next`."""
-        stages = Confirmation(self.confirmation, self.baseline, lambda counting: self.jury.standing(finished, counting))
+        stages = Confirmation(self.confirmation, self.baseline, lambda launches: self.jury.standing(finished, launches))
         launch = stages.next(finished, room=room)
         if launch is None:
             return None
@@ -190,4 +195,4 @@ class AfterSearch:
 
     def least_launches(self) -> int:
         """Launches of a confirmation that goes as planned."""
-        return Confirmation(self.confirmation, self.baseline, lambda _: Standing(enough=True)).least_launches()
+        return self.confirmation.least_launches()

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Self
 
+from sweep.config import ConfirmSection
 from sweep.looks import ranked
 from sweep.recommend import rank_key
 from sweep.search_space import flags_key
@@ -36,6 +37,15 @@ class ConfirmRules:
     max_launches: int = 8
     soak: bool = True
     utilization_step: float = 0.02
+
+    @classmethod
+    def of(cls, settings: ConfirmSection) -> Self:
+        """Those of a study file."""
+        return cls(settings.candidates, settings.launches, settings.max_launches, soak=settings.soak)
+
+    def least_launches(self) -> int:
+        """Launches of a confirmation that goes as planned."""
+        return (self.candidates + 1) * self.launches + self.soak if self.candidates else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +100,6 @@ class Confirmation:
                     return launch
         return self._soak(standing.winner, record) if self.rules.soak and standing.winner is not None else None
 
-    def least_launches(self) -> int:
-        """Launches of a confirmation that goes as planned."""
-        return (self.rules.candidates + 1) * self.rules.launches + self.rules.soak if self.rules.candidates else 0
-
     def _affordable(self, chosen: list[Flags], record: _Record, room: int | None) -> list[Flags]:
         """As many of the best as can be launched often enough in the room there is."""
         while room is not None and chosen:
@@ -116,6 +122,11 @@ class Confirmation:
                     return launch
             return None
         return None
+
+
+def counting(finished: Mapping[int, Finished]) -> list[Finished]:
+    """The launches of a confirmation that may be judged: measured to their end and undisturbed."""
+    return _Record(finished).counting()
 
 
 def soak_ladder(winner: Flags, step: float) -> list[Flags]:
@@ -168,7 +179,7 @@ class _Record:
         self._counting = {(flags_key(one.flags), one.block): one for one in self._confirm if _counts(one)}
 
     def counting(self) -> list[Finished]:
-        """The launches that may be judged."""
+        """The launches that may be judged, one for each configuration and block."""
         return list(self._counting.values())
 
     def ruled_out(self, flags: Flags) -> bool:

@@ -108,7 +108,7 @@ def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
 def _jury(prepared: Prepared) -> Jury:
     """Who judges the confirmation launches of this study."""
     confirm, setup = prepared.config.confirm, prepared.setup
-    rules = ConfirmRules(confirm.candidates, confirm.launches, confirm.max_launches, soak=confirm.soak)
+    rules = ConfirmRules.of(confirm)
     return Jury(
         setup.folder,
         setup.objective,

@@ -7,14 +7,13 @@ log cannot be read.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
 from pathlib import Path
-from typing import NoReturn
 
+from sweep.arguments import LineParser
 from sweep.diagnosis import Diagnosis, Evidence, FailureClass, Phase, Policy, diagnose
 from sweep.errors import UserError
 
@@ -25,12 +24,6 @@ _CONSEQUENCES = {
     Policy.KEEP: "nothing failed",
 }
 _UNKNOWN = "cause not known: one more try may tell"
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, no usage."""
-        raise UserError(message)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -56,8 +49,8 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m sweep.diagnosis", description=(__doc__ or "").partition("\n\n")[2])
+def _parser() -> LineParser:
+    parser = LineParser(prog="python -m sweep.diagnosis", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("log", metavar="LOG", help="log of a server or a load client; - reads standard input")
     parser.add_argument("--phase", choices=[str(phase) for phase in Phase], help="when it failed; else the log tells")
     parser.add_argument("--exit-code", type=int, help="of the process; negative or above 128 for a signal")

@@ -12,12 +12,11 @@ import json
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn
 
 from rich.console import Console
 
+from sweep.arguments import LineParser, metric_numbers
 from sweep.errors import UserError
-from sweep.metric_table import parse_metric
 from sweep.predict.answer import answer
 from sweep.predict.as_json import as_json
 from sweep.predict.settings import parse_changes
@@ -28,12 +27,6 @@ from sweep.report.source import open_source
 _USER_MISTAKE = 2
 # A pipe has no width of its own.
 _PIPE_COLUMNS = 200
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, no usage."""
-        raise UserError(message)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -64,8 +57,8 @@ def _show(found: Answer, *, as_object: bool) -> None:
     print_answer(console, found)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> LineParser:
+    parser = LineParser(
         prog="python -m sweep.predict", description=(__doc__ or "").partition("\n\n")[2], allow_abbrev=False
     )
     parser.add_argument(
@@ -99,26 +92,8 @@ def _question(given: argparse.Namespace) -> Question:
         changes=parse_changes(given.set),
         request_rate_per_s=given.request_rate,
         max_rate=given.max_rate,
-        slo=_slo([part.strip() for text in given.slo for part in text.split(",") if part.strip()]),
+        slo=metric_numbers("--slo", given.slo, "METRIC=LIMIT", "p95_ttft_ms=500"),
     )
-
-
-def _slo(parts: Sequence[str]) -> dict[str, float]:
-    limits: dict[str, float] = {}
-    for part in parts:
-        name, equals, number = part.partition("=")
-        name = name.strip()
-        if not equals:
-            raise UserError(f"--slo: {part!r} is not METRIC=LIMIT, such as p95_ttft_ms=500")
-        try:
-            limit = float(number)
-        except ValueError:
-            raise UserError(f"--slo: {number!r} of {name} is no number") from None
-        parse_metric(name)
-        if name in limits:
-            raise UserError(f"--slo: {name} stands twice")
-        limits[name] = limit
-    return limits
 
 
 if __name__ == "__main__":

@@ -11,12 +11,12 @@ import json
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
-from typing import NoReturn, get_args
+from typing import get_args
 
 from rich.console import Console
 
+from sweep.arguments import LineParser, comma_parts, metric_numbers
 from sweep.errors import UserError
-from sweep.metric_table import parse_metric
 from sweep.objective import PRESETS, Aggregate
 from sweep.report.as_json import as_json
 from sweep.report.build import Wishes, make_report
@@ -28,12 +28,6 @@ from sweep.report.values import Report
 _USER_MISTAKE = 2
 # A pipe has no width of its own.
 _PIPE_COLUMNS = 200
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        """One line, no usage."""
-        raise UserError(message)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -67,8 +61,8 @@ def _show(report: Report, form: str) -> None:
         print_report(console, report)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="python -m sweep.report", description=(__doc__ or "").partition("\n\n")[2])
+def _parser() -> LineParser:
+    parser = LineParser(prog="python -m sweep.report", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument(
         "study", metavar="STUDY", help="folder of its results, its study file, or its name under results/"
     )
@@ -98,33 +92,16 @@ def _wishes(given: argparse.Namespace) -> Wishes:
         weights=None if given.weights is None else _numbers("--weights", given.weights),
         slo=None if given.slo is None else {} if given.slo == ["none"] else _numbers("--slo", given.slo),
         aggregate=given.aggregate,
-        front=None if given.pareto is None else tuple(_parts([given.pareto])),
+        front=None if given.pareto is None else tuple(comma_parts([given.pareto])),
     )
 
 
 def _numbers(option: str, texts: Sequence[str]) -> dict[str, float]:
-    """`METRIC=NUMBER` of one option, repeated or separated by commas. Raises UserError."""
-    found: dict[str, float] = {}
-    for part in _parts(texts):
-        name, equals, number = part.partition("=")
-        name = name.strip()
-        if not equals:
-            raise UserError(f"{option}: {part!r} is not METRIC=NUMBER, such as p95_ttft_ms=1")
-        try:
-            value = float(number)
-        except ValueError:
-            raise UserError(f"{option}: {number!r} of {name} is no number") from None
-        parse_metric(name)
-        if name in found:
-            raise UserError(f"{option}: {name} stands twice")
-        found[name] = value
+    """`METRIC=NUMBER` of an option that names a metric at least. Raises UserError."""
+    found = metric_numbers(option, texts, "METRIC=NUMBER", "p95_ttft_ms=1")
     if not found:
         raise UserError(f"{option}: names no metric, such as p95_ttft_ms=1")
     return found
-
-
-def _parts(texts: Sequence[str]) -> list[str]:
-    return [part.strip() for text in texts for part in text.split(",") if part.strip()]
 
 
 if __name__ == "__main__":

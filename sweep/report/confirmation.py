@@ -21,7 +21,7 @@ def confirmation_of(
     `known` are all trials, those of the search with their scores by `objective`. Raises HostError when the requests of
     a launch cannot be read.
     """
-    rules = ConfirmRules(settings.candidates, settings.launches, settings.max_launches, soak=settings.soak)
+    rules = ConfirmRules.of(settings)
     return Jury(folder, objective, rules, settings.width).confirmed(known)
 
 
