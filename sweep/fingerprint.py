@@ -172,9 +172,9 @@ def take_fingerprint(
         cuda=cuda,
         driver=driver,
         gpus=None if gpus is None else tuple(gpus),
-        cpu_model=_cpu_model(),
+        cpu_model=cpu_model(),
         cpu_cores=len(os.sched_getaffinity(0)),
-        ram_gib=_ram_gib(),
+        ram_gib=ram_gib(),
         kernel=platform.release(),
         hostname=socket.gethostname(),
         model=model,
@@ -303,7 +303,8 @@ def _shown(value: Any) -> str:
     return str(value)
 
 
-def _cpu_model() -> str | None:
+def cpu_model() -> str | None:
+    """The model name of this machine's processor; None where the kernel does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -311,7 +312,8 @@ def _cpu_model() -> str | None:
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
 
 
-def _ram_gib() -> int | None:
+def ram_gib() -> int | None:
+    """Memory of this machine in GiB, rounded; None where it cannot be told."""
     try:
         return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30)
     except (OSError, ValueError):

@@ -26,6 +26,7 @@ from sweep.console import View
 from sweep.desk import Desk
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost, HostError
+from sweep.fleet import needs_of
 from sweep.front import Front, make_front
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
@@ -248,9 +249,9 @@ def _trial_name(ray_trial: Any) -> str:
 
 
 def _resources(config: StudyConfig, trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """What one trial asks of Ray: its own flags decide how many devices."""
-    gpus = config.gpus(trial_config[SPEC]["flags"])
-    return tune.PlacementGroupFactory([{"CPU": config.resources.cpus, **({"GPU": gpus} if gpus else {})}])
+    """What one trial asks of Ray, all of one node: its own flags decide how many devices."""
+    needs = needs_of(config, trial_config[SPEC]["flags"])
+    return tune.PlacementGroupFactory([needs.bundle()], strategy="STRICT_PACK")
 
 
 def anything_left(plan: StudyPlan) -> bool:

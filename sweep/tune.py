@@ -20,6 +20,7 @@ from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
 from sweep.errors import ClusterLost, UserError
+from sweep.fleet import needs_of
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
 from sweep.options import PlainCommand
@@ -136,16 +137,15 @@ def _dry_run(
         print_json(dry_run_json(prepared))
     else:
         print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
-    resources = prepared.config.resources
-    wanted = (prepared.config.most_gpus(), resources.cpus, resources.concurrent_trials)
+    wanted, asked = needs_of(prepared.config), prepared.config.resources.concurrent_trials
     if address is None:
-        room_here(*wanted)
+        room_here(wanted, asked)
         return 0
     with (
         TemporaryDirectory() as folder,
         ray_cluster(address, messages=Path(folder) / "ray.log", when_stuck=_refuse_lost, starting=interrupts.held),
     ):
-        room_for(*wanted)
+        room_for(wanted, asked)
     return 0
 
 
@@ -195,7 +195,7 @@ def _night(
             with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
                 needed = config.most_gpus()
                 while True:
-                    plan.concurrent = room_for(needed, config.resources.cpus, config.resources.concurrent_trials)
+                    plan.concurrent = room_for(needs_of(config), config.resources.concurrent_trials)
                     with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
                         outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
                     if plan.stop_reason is not None or plan.busy_devices or not plan.paused:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from sweep.config.agreement import PARALLEL, check_agreement, size_of
 from sweep.config.load_section import LoadSection
 from sweep.config.mistakes import Mistake
 from sweep.config.models import (
     Choice,
+    Duration,
     FlagValue,
     IntRange,
     ModelSection,
@@ -20,6 +21,7 @@ from sweep.config.models import (
     Section,
     ServeSection,
     StudySection,
+    Text,
 )
 from sweep.errors import ConfigError
 from sweep.metric_table import parse_metric, request_limits
@@ -137,6 +139,10 @@ class ConfirmSection(Section):
         return self
 
 
+def _no_mapping_is_empty(value: object) -> object:
+    return {} if value is None else value
+
+
 class ResourcesSection(Section):
     """What a trial asks of Ray."""
 
@@ -144,9 +150,32 @@ class ResourcesSection(Section):
         None, ge=0, description="Devices of a trial; default: tensor x pipeline x data parallel size."
     )
     cpus: float = Field(1.0, gt=0, description="CPUs of a trial, as Ray counts them.")
-    concurrent_trials: int | None = Field(
-        None, ge=1, description="Trials at once; default: what the devices allow, and 1 without devices."
+    memory_gib: float | None = Field(None, gt=0, description="Memory of a trial, as Ray counts it.")
+    custom: Annotated[dict[str, float], BeforeValidator(_no_mapping_is_empty)] = Field(
+        default_factory=dict, description="Further resources of a trial by Ray's names: `{nvme: 1}`."
     )
+    accelerator: Text | None = Field(
+        None,
+        description="Part of the name of the devices that trials run on, such as `A6000`; nodes with others take none.",
+    )
+    wait_for_nodes: Duration | None = Field(
+        None,
+        description="On a cluster, the longest wait for a node that a trial fits on; default: none, such a study is "
+        "refused.",
+    )
+    concurrent_trials: int | None = Field(
+        None, ge=1, description="Trials at once; default: what the devices allow, and 1 a node without devices."
+    )
+
+    @field_validator("custom")
+    @classmethod
+    def _plain_custom(cls, custom: dict[str, float]) -> dict[str, float]:
+        for name, amount in custom.items():
+            if name in ("CPU", "GPU", "memory", "object_store_memory"):
+                raise Mistake("has a key of its own: cpus, gpus, memory_gib", name)
+            if not amount > 0:
+                raise Mistake("must be above zero", name)
+        return custom
 
 
 class StudyConfig(Section):

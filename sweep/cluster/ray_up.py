@@ -1,4 +1,4 @@
-"""Ray: started here or joined, quietly, watched while it runs, and what it has room for."""
+"""Ray: started here or joined, quietly, watched while it runs."""
 
 from __future__ import annotations
 
@@ -216,31 +216,3 @@ def _symptom_of(address: str | None) -> Callable[[], str | None]:
         return None
 
     return symptom
-
-
-def room_for(gpus: int, cpus: float, asked: int | None) -> int:
-    """How many trials run at once. Raises HostError when the cluster cannot hold a single one."""
-    import ray
-
-    have = ray.cluster_resources()
-    return _room(gpus, cpus, asked, have.get("GPU", 0.0), have.get("CPU", 0.0))
-
-
-def room_here(gpus: int, cpus: float, asked: int | None) -> int:
-    """What `room_for` would say of a Ray started here, without starting one: by Ray's own count of this machine."""
-    from ray._private.resource_and_label_spec import ResourceAndLabelSpec
-    from ray._private.utils import get_num_cpus
-
-    _, have_gpus = ResourceAndLabelSpec._get_current_node_accelerator(None, {})
-    return _room(gpus, cpus, asked, float(have_gpus), float(get_num_cpus()))
-
-
-def _room(gpus: int, cpus: float, asked: int | None, have_gpus: float, have_cpus: float) -> int:
-    if gpus > have_gpus or cpus > have_cpus:
-        raise HostError(
-            f"a trial needs {gpus} GPUs and {cpus:g} CPUs, but the cluster has {have_gpus:g} and {have_cpus:g}; "
-            "see resources in the study file"
-        )
-    by_cpu = int(have_cpus // cpus) if cpus else 10**6
-    fits = min(int(have_gpus // gpus), by_cpu) if gpus else (by_cpu if asked else 1)
-    return max(1, min(fits, asked or fits))

@@ -1,0 +1,72 @@
+"""Which of the nodes that were looked at take part: trials of one study are compared, so the nodes must be alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from sweep.cluster import Needs, NodeLook
+from sweep.node import NodeFacts, comparable
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`taking_part` by name, and why each other node does not: a fault, another fingerprint, other devices."""
+
+    taking_part: tuple[NodeLook, ...]
+    left_out: Mapping[str, str]
+
+
+def choose(looks: Sequence[NodeLook], needs: Needs, accelerator: str | None, like: NodeFacts | None = None) -> Choice:
+    """The largest group of fit nodes of one fingerprint, by the trials it holds at once, then by its first name.
+
+    `like`: what the nodes that take part already have, for a node that joins later.
+    """
+    out: dict[str, str] = {}
+    groups: dict[tuple[str, ...], list[NodeLook]] = {}
+    for one in sorted(looks, key=lambda one: one.node.name):
+        if one.faults or one.facts is None:
+            more = f" (and {len(one.faults) - 1} more)" if len(one.faults) > 1 else ""
+            out[one.node.name] = f"{one.faults[0].what}; {one.faults[0].mend}{more}"
+        elif accelerator is not None and not has_accelerator(one, accelerator):
+            names = ", ".join(sorted(set(one.facts.gpus))) or "none"
+            out[one.node.name] = f"resources.accelerator is {accelerator}, its devices are {names}"
+        else:
+            groups.setdefault(comparable(one.facts), []).append(one)
+    if like is not None:
+        chosen = groups.pop(comparable(like), [])
+    else:
+        room = {key: sum(needs.fits(one.node.have) for one in group) for key, group in groups.items()}
+        best = max(groups, key=lambda key: room[key], default=None)  # the first of equals, by name
+        chosen = [] if best is None else groups.pop(best)
+    reference = like if like is not None or not chosen else chosen[0].facts
+    for group in groups.values():
+        for one in group:
+            out[one.node.name] = f"of another fingerprint: {_difference(one.facts, reference)}"
+    return Choice(tuple(chosen), out)
+
+
+def has_accelerator(one: NodeLook, accelerator: str) -> bool:
+    """Whether all devices of a node have that text in their name, or Ray says so of the node; case does not matter."""
+    names = () if one.facts is None else one.facts.gpus
+    wanted = accelerator.lower()
+    if names:
+        return all(wanted in name.lower() for name in names)
+    kinds = [name.partition(":")[2].lower() for name in one.node.have if name.startswith("accelerator_type:")]
+    return any(wanted in kind for kind in kinds)
+
+
+def _difference(facts: NodeFacts | None, reference: NodeFacts | None) -> str:
+    if facts is None or reference is None:
+        return "not known"
+    pairs = [
+        ("vLLM", facts.vllm, reference.vllm),
+        ("driver", facts.driver, reference.driver),
+        ("GPUs", ", ".join(sorted(set(facts.gpus))) or None, ", ".join(sorted(set(reference.gpus))) or None),
+        ("model", (facts.model_sha256 or "")[:12], (reference.model_sha256 or "")[:12]),
+        ("CPU", facts.cpu_model, reference.cpu_model),
+        ("CPU cores", facts.cpu_cores, reference.cpu_cores),
+    ]
+    return ", ".join(
+        f"{what} {own or 'none'} instead of {other or 'none'}" for what, own, other in pairs if own != other
+    )
