@@ -5,7 +5,18 @@ vLLM and of what it stands on, one table per theme (`rules_*.py`).
 """
 
 from sweep.diagnosis.decide import diagnose
+from sweep.diagnosis.named_rule import NamedRule, named_rule
 from sweep.diagnosis.reasons import REASONS
 from sweep.diagnosis.values import Diagnosis, Evidence, FailureClass, Phase, Policy
 
-__all__ = ["REASONS", "Diagnosis", "Evidence", "FailureClass", "Phase", "Policy", "diagnose"]
+__all__ = [
+    "REASONS",
+    "Diagnosis",
+    "Evidence",
+    "FailureClass",
+    "NamedRule",
+    "Phase",
+    "Policy",
+    "diagnose",
+    "named_rule",
+]

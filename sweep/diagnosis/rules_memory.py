@@ -62,6 +62,15 @@ RULES = (
         kind=Kind.KV_CACHE,
     ),
     Rule(
+        # On the CPU build: what the process holds already exceeds the whole share.
+        sentence(
+            r"Available memory on node \d+ .{0,40} on kv cache allocation is less than requested memory for kv \(-"
+        ),
+        Class.KV_CACHE_TOO_SMALL,
+        "Nothing is left for the KV cache: raise gpu-memory-utilization, on this build a share of the node's memory.",
+        kind=Kind.KV_CACHE,
+    ),
+    Rule(
         sentence(
             r"Free memory on device\b.{0,80} on startup is less than",
             r"Available memory on node \d+ .{0,40} on startup is less than",
