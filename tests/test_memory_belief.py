@@ -11,6 +11,7 @@ from sweep.memory import (
     Ceiling,
     Device,
     Forecast,
+    Launch,
     Model,
     Observation,
     Parts,
@@ -30,8 +31,8 @@ def parts(utilization: float, seqs: int = 256, batched: int = 2048, longest: int
         "max-num-batched-tokens": batched, "max-model-len": longest,
     }  # fmt: skip
     launch = read_launch(flags, model, CARD)
-    assert not hasattr(launch, "reason")
-    found = parts_of(model, launch, CARD)  # type: ignore[arg-type]
+    assert isinstance(launch, Launch)
+    found = parts_of(model, launch, CARD)
     assert isinstance(found, Parts)
     return found
 

@@ -196,14 +196,13 @@ def _choices(match: re.Match[str]) -> NamedRule:
 
 def _pydantic(match: re.Match[str]) -> NamedRule | None:
     """The field stands in another line: whoever knows the flags finds it by the value."""
-    refused = float(match["refused"])
-    kind = {
-        "greater than or equal to": "at_least",
-        "less than or equal to": "at_most",
-        "greater than": "above",
-        "less than": "below",
+    refused, bound = float(match["refused"]), float(match["bound"])
+    return {
+        "greater than or equal to": Limit(None, at_least=bound, refused=refused),
+        "less than or equal to": Limit(None, at_most=bound, refused=refused),
+        "greater than": Limit(None, above=bound, refused=refused),
+        "less than": Limit(None, below=bound, refused=refused),
     }[match["how"]]
-    return Limit(None, **{kind: float(match["bound"])}, refused=refused)
 
 
 def _attention(match: re.Match[str]) -> NamedRule | None:
