@@ -33,6 +33,9 @@ def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
             one.failure,
             total_s=one.total_s,
             disturbed=bool(one.disturbances),
+            engine_config=one.engine_config,
+            engine=one.engine_figures(),
+            round_scores=one.round_scores,
         )
     return tuple(known.values())
 

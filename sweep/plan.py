@@ -217,8 +217,7 @@ class StudyPlan:
         self.live.pop(finished.number, None)
         self.finished[finished.number] = finished
         self.busy_devices.update(finished.dirty_devices)
-        if finished.kind in SEARCHING:
-            self.proposer.hear(finished)
+        self.proposer.hear(finished)
         if finished.number == 0 and finished.status is TrialStatus.COMPLETE and finished.score is None:
             missing = [name for name, value in (finished.metrics or {}).items() if value is None]
             self.stop(f"the baseline has no score: the load left {', '.join(missing)} undefined", failed=True)

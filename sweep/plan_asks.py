@@ -15,7 +15,7 @@ class Proposes(Protocol):
         """Flags for trial `number`, or None when nothing is left."""
 
     def hear(self, finished: Finished) -> None:
-        """A trial ended."""
+        """A launch ended, of whatever kind."""
 
 
 class Follows(Protocol):

@@ -110,6 +110,18 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineSummary:
+    """What the engine says of a span of samples. None where the version does not tell or nothing defines it."""
+
+    preemptions: float | None = None
+    prefix_hit_share: float | None = None
+    peak_running: float | None = None
+    peak_waiting: float | None = None
+    peak_kv_usage_share: float | None = None
+    mean_queue_time_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Event:
     """Something that happened to a trial. `at_s` is monotonic, since the attempt began; `wall` is Unix time."""
 

@@ -13,6 +13,7 @@ from ray import tune
 from sweep.errors import HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.racer import Racer
+from sweep.records import EngineSummary
 from sweep.redact import Redactor
 from sweep.runner import TrialOutcome, TrialSetup, run_trial, usual_of
 from sweep.store import DiskFull, Schema, Store
@@ -110,4 +111,7 @@ def finished_of(outcome: TrialOutcome) -> Finished:
         total_s=result.total_s,
         disturbed=bool(result.disturbances),
         dirty_devices=outcome.dirty_devices,
+        engine_config=result.engine_config,
+        engine=EngineSummary(**outcome.engine_summary),
+        round_scores=result.round_scores,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
+from sweep.records import EngineConfig, EngineSample, EngineSummary, Event, RequestRecord, RoundRecord
 
 Flag = str | int | float | bool | None
 Flags = Mapping[str, Flag]
@@ -166,6 +166,10 @@ class Finished:
     dirty_devices: tuple[str, ...] = ()
     block: int | None = None
     front: tuple[float, ...] | None = None  # as in Score
+    # What the engine made of the flags and what it saw under the load; None where it told nothing.
+    engine_config: EngineConfig | None = None
+    engine: EngineSummary | None = None
+    round_scores: tuple[float | None, ...] = ()  # as in TrialResult
 
     @classmethod
     def of(
@@ -179,6 +183,9 @@ class Finished:
         total_s: float,
         disturbed: bool,
         dirty_devices: tuple[str, ...] = (),
+        engine_config: EngineConfig | None = None,
+        engine: EngineSummary | None = None,
+        round_scores: tuple[float | None, ...] = (),
     ) -> Finished:
         """The same for a trial that ended just now and for one that is read back."""
         return cls(
@@ -199,6 +206,9 @@ class Finished:
             dirty_devices=dirty_devices,
             block=spec.block,
             front=None if score is None else score.front,
+            engine_config=engine_config,
+            engine=engine,
+            round_scores=round_scores,
         )
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweep.records import EngineConfig, EngineSummary
 from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
 
 # The keys of a Ray config and of a Ray result that are ours; the last three are those of a result after a round.
@@ -84,6 +85,9 @@ def finished_from_result(payload: str) -> Finished:
         "status": TrialStatus(found["status"]),
         "dirty_devices": tuple(found["dirty_devices"]),
         "front": None if found["front"] is None else tuple(found["front"]),
+        "engine_config": None if found["engine_config"] is None else EngineConfig(**found["engine_config"]),
+        "engine": None if found["engine"] is None else EngineSummary(**found["engine"]),
+        "round_scores": tuple(found["round_scores"]),
     }
     return Finished(**found | typed)
 

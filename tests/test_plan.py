@@ -262,7 +262,7 @@ def test_what_follows_the_search_runs_one_at_a_time_and_alone() -> None:
     assert [one.kind for one in plan.finished.values()].count(TrialKind.CONFIRM) == 2
 
 
-def test_more_trials_asked_for_afterwards_are_searched_and_the_search_hears_of_no_confirmation() -> None:
+def test_more_trials_asked_for_afterwards_are_searched_and_the_proposer_hears_of_every_launch() -> None:
     plan = plan_of(2, follow=After(1))
     for _ in range(3):
         plan.hear(done(take(plan)))
@@ -272,7 +272,7 @@ def test_more_trials_asked_for_afterwards_are_searched_and_the_search_hears_of_n
         longer.hear(finished, earlier=True)
     assert take(longer).kind is TrialKind.SEARCH
     assert isinstance(longer.proposer, Queue)
-    assert longer.proposer.heard == [0, 1]
+    assert longer.proposer.heard == [0, 1, 2]
 
 
 def test_time_kept_for_what_follows_is_not_spent_on_trials() -> None:

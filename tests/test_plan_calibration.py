@@ -38,7 +38,7 @@ def test_it_comes_first_and_alone_and_is_none_of_the_trials() -> None:
         night.hear(done(spec))
     assert ends(night) == "all trials done"
     assert isinstance(night.proposer, Queue)
-    assert night.proposer.heard == [0, 2, 3]
+    assert night.proposer.heard == [1, 0, 2, 3]
 
 
 def test_its_time_is_nobody_elses() -> None:

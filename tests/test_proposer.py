@@ -7,7 +7,7 @@ import random
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ import pytest
 
 from sweep.config.models import SearchSpaceConfig
 from sweep.errors import ConfigError
+from sweep.guide import PassedOver, Refusal, Same
 from sweep.search_space import SearchSpace
 from sweep.searcher.proposer import STARTUP_TRIALS, Outcome, Proposer
 from sweep.trial import Finished, Flag, Flags, TrialKind, TrialStatus
@@ -318,8 +319,8 @@ def test_what_tpe_sees_of_each_outcome() -> None:
     assert {tuple(trial.constraints) for trial in seen} == {("p95_ttft_ms", "goodput_per_s", "launch")}
     nothing_worked = {"p95_ttft_ms": 1.0, "goodput_per_s": 1.0, "launch": 1.0}
     assert [seen[0].constraints, seen[3].constraints] == [nothing_worked, nothing_worked]
-    assert seen[1].constraints == {"p95_ttft_ms": -0.25, "goodput_per_s": -0.5, "launch": 0.0}
-    assert seen[4].constraints == {"p95_ttft_ms": 0.75, "goodput_per_s": 1.0, "launch": 0.0}
+    assert seen[1].constraints == {"p95_ttft_ms": -0.25, "goodput_per_s": -0.5, "launch": -1.0}
+    assert seen[4].constraints == {"p95_ttft_ms": 0.75, "goodput_per_s": 1.0, "launch": -1.0}
 
 
 def test_a_baseline_outside_the_space_is_no_obstacle() -> None:
@@ -436,3 +437,92 @@ def test_any_space_gives_valid_new_points(seed: int) -> None:
         assert drawn.key(flags) not in keys
         keys.add(drawn.key(flags))
         proposer.tell(trial, flags, Outcome("infeasible") if rng.random() < 0.2 else Outcome("complete", rng.random()))
+
+
+class Watchful:
+    """A guide that refuses x > 0.5 until it has heard of trial 20, and takes whatever has y < 0.2 for trial 0."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def hear(self, finished: Finished) -> None:
+        self.heard.append(finished.number)
+
+    def refusal(self, number: int, flags: Flags) -> Refusal | None:
+        wrong = float(flags["x"] or 0) > 0.5 and number <= 20
+        return Refusal("too much", "memory", 0.99, audit=number % 7 == 0) if wrong else None
+
+    def same_as(self, number: int, flags: Flags) -> Same | None:
+        del number
+        return Same(0) if float(flags["y"] or 0) < 0.2 else None
+
+    def settled(self, number: int) -> Mapping[str, Flag]:
+        return {"z": 1} if number > 25 else {}
+
+
+def guided(passed: list[PassedOver]) -> Proposer:
+    parameters = {**UNIT, "z": {"type": "int", "low": 0, "high": 9}}
+    return Proposer(space(parameters), seed=6, guide=Watchful(), on_passed_over=passed.append)
+
+
+def test_a_guide_keeps_points_from_being_launched_and_what_it_said_survives_a_restart() -> None:
+    passed: list[PassedOver] = []
+    proposer = guided(passed)
+    proposer.tell(0, {"x": 0.4, "y": 0.9, "z": 3}, Outcome("complete", 1.0))
+    record = run(proposer, 30, lambda _, flags: Outcome("complete", 1 + number(flags, "x")))
+    for trial, flags, _ in record:
+        audited = any(one.number == trial and one.flags == flags and one.audited for one in passed)
+        assert number(flags, "x") <= 0.5 or trial > 20 or audited
+        assert audited is False or trial % 7 == 0
+        assert number(flags, "y") >= 0.2
+        assert flags["z"] == 1 or trial <= 25
+    assert {one.refusal is None for one in passed} == {True, False}
+    assert len({(one.number, tuple(one.flags.items())) for one in passed}) == len(passed)
+    for told in (3, 12, 19, 22, 29):
+        again: list[PassedOver] = []
+        rebuilt = guided(again)
+        rebuilt.tell(0, {"x": 0.4, "y": 0.9, "z": 3}, Outcome("complete", 1.0))
+        for one in reversed(passed):
+            if one.number <= told:
+                rebuilt.recall(one)
+        for entry in record[:told]:
+            rebuilt.tell(*entry)
+        assert rebuilt.propose(told + 1) == record[told][1]
+        assert again == [one for one in passed if one.number == told + 1]
+
+
+def test_nothing_is_proposed_where_all_is_refused() -> None:
+    class No(Watchful):
+        def refusal(self, number: int, flags: Flags) -> Refusal | None:
+            del number, flags
+            return Refusal("never", "memory", 1.0)
+
+    for parameters in (SMALL, UNIT):
+        assert Proposer(space(parameters), seed=1, guide=No()).propose(1) is None
+
+
+def test_points_that_come_first_come_in_their_order_and_once() -> None:
+    first = [{"a": 1, "b": 5, "c": True}, {"a": 5, "b": 1, "c": False}, {"a": 2, "b": 5, "c": True}]
+    proposer = Proposer(space(SMALL, "b >= 1"), seed=1, first=[*first, first[0]])
+    proposer.tell(0, first[1], Outcome("complete", 1.0))
+    record = run(proposer, 4, lambda *_: Outcome("complete", 1.0))
+    assert [flags for _, flags, _ in record[:2]] == [first[0], first[2]]
+    assert [flags for _, flags, _ in record[2:]] == [
+        flags for flags in (record[2][1], record[3][1]) if flags not in first
+    ]
+
+
+def test_a_grid_goes_through_the_space_as_the_study_file_has_it() -> None:
+    grid = space({"a": {"type": "choice", "values": [8, 2, None]}, "b": {"type": "int", "low": 0, "high": 2}}, "b != 1")
+    record = run(Proposer(grid, seed=1, sampler="grid"), 6, lambda *_: Outcome("infeasible"))
+    assert [tuple(flags.values()) for _, flags, _ in record] == [(8, 0), (8, 2), (2, 0), (2, 2), (None, 0), (None, 2)]
+
+
+def test_the_guide_hears_of_a_confirmation_and_the_search_does_not() -> None:
+    guide = Watchful()
+    proposer = Proposer(space(UNIT), seed=1, guide=guide)
+    point = {"x": 0.5, "y": 0.5}
+    proposer.hear(Finished(0, TrialKind.BASELINE, point, TrialStatus.COMPLETE, 1.0))
+    proposer.hear(Finished(1, TrialKind.CONFIRM, point, TrialStatus.COMPLETE, 0.5))
+    assert guide.heard == [0, 1]
+    assert len(proposer.seen()) == 1

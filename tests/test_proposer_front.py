@@ -65,7 +65,7 @@ def test_each_trial_is_told_as_its_ratios() -> None:
     seen = found.seen()
     assert [trial.number - 1 for trial in seen] == [0, 1, 2, 3, 4, 5]
     assert [trial.values for trial in seen] == [[1.0, 1.0], [0.5, 2.0], [1.0, 2.0], [1.2, 1.5], [1.0, 2.0], [1.0, 2.0]]
-    assert seen[1].constraints == {"p95_e2el_ms": 0.5, "launch": 0.0}
+    assert seen[1].constraints == {"p95_e2el_ms": 0.5, "launch": -1.0}
     assert seen[2].constraints == {"p95_e2el_ms": 1.0, "launch": 1.0}
     first = proposer()
     first.tell(0, flags[0], Outcome("infeasible"))

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from sweep.records import EngineConfig, EngineSample
+from sweep.records import EngineConfig, EngineSample, EngineSummary
 
 T = TypeVar("T")
 
@@ -42,18 +41,6 @@ _LOG_PATTERNS = {
     "max_num_seqs": re.compile(rf"max_num_seqs(?:=|': ){_INTEGER}"),
     "block_size": re.compile(rf"[^_]block_size(?:=|': ){_INTEGER}"),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSummary:
-    """What the engine says of a span of samples. None where the version does not tell or nothing defines it."""
-
-    preemptions: float | None
-    prefix_hit_share: float | None
-    peak_running: float | None
-    peak_waiting: float | None
-    peak_kv_usage_share: float | None
-    mean_queue_time_ms: float | None
 
 
 def parse_engine_sample(text: str, *, at_s: float, phase: str) -> EngineSample:

@@ -1,98 +1,56 @@
-"""Which flags to try next: Optuna's tree-structured Parzen estimator (TPE), told only what was measured.
+"""Which flags to try next, told only what was measured.
 
 A proposal is a pure function of the study's seed, the trial's number, what was told of trials of lower number
-(whatever order it was told in) and the points still running. Nothing else is kept, so a proposer rebuilt from stored
-results goes on exactly where the old one stopped, however often that happens. Later trials only say which points are
-taken, so a trial whose record was lost gets its old point again while those before it are what they were. That holds
-where trials run one at a time; where several do, what was running at the time is not known any more, and the trial may
-get another point, which like every point is new.
+(whatever order it was told in), what earlier proposals passed over, and the points still running. Nothing else is kept,
+so a proposer rebuilt from stored results goes on exactly where the old one stopped, however often that happens. Later
+trials only say which points are taken, so a trial whose record was lost gets its old point again while those before it
+are what they were. That holds where trials run one at a time; where several do, what was running at the time is not
+known any more, and the trial may get another point, which like every point is new.
 
-What TPE sees of a trial:
-
-- complete: its value, and each SLO as a constraint. A miss is told as `1 - limit / measured` (from `measured / limit
-  - 1`), which keeps the order of misses and stays below 1, so that one absurd latency does not outweigh the rest.
-- censored (stopped early as hopeless): its score so far or the best of the trials of lower number, whichever is worse,
-  since the rounds it finished may have flattered it; where it finished none, their worst. SLOs as for a complete one.
-- infeasible (these flags cannot work): every constraint missed by 1, which is worse than any measured miss, and the
-  worst value among the trials of lower number. TPE ranks what misses constraints by how much, behind all that keep
-  them, and never reads its value. A plain failure would teach it nothing: TPE skips failed trials.
-- ignored (the machine, not the flags): nothing at all; the point may be proposed again.
-- still running: a point TPE counts as bad until it is told, so that parallel trials spread.
-
-Where a study looks for a front of two or three metrics, TPE is told their ratios to the baseline in place of the one
-value, and proposes by hypervolume (multi-objective TPE). "Worst" is then the worst of each; a censored trial is told
-what it measured if a complete one is better in everything, otherwise the worst of each.
+Before a point is given out it passes the study's guide. One that it refuses is shown to the sampler as one that cannot
+work; one whose measurement is known counts as tried. Both cost no launch.
 
 A baseline outside the space (a flag left to vLLM that is always set in the search, say) is known as a point but
-cannot be placed in TPE's model, and is left out there.
+cannot be placed in a sampler's model, and is left out there.
 """
 
 from __future__ import annotations
 
 import bisect
+import copy
 import hashlib
-import math
 import random
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import optuna
-from optuna.samplers import TPESampler
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import FrozenTrial
 
+from sweep.guide import Guide, Guides, PassedOver
 from sweep.search_space import SearchSpace
-from sweep.searcher.axes import Axes, Params
+from sweep.searcher.axes import Axes
 from sweep.searcher.history import History
-from sweep.trial import Finished, Flag, Flags, TrialStatus
+from sweep.searcher.outcome import Outcome, Told
+from sweep.searcher.samplers import MODELS, STARTUP_TRIALS, Asked, Recipe
+from sweep.searcher.shown import Shown
+from sweep.trial import SEARCHING, Finished, Flag, Flags
 
-# Trials drawn at random before TPE takes over, the baseline not counted. A night has 30 to 100 trials: ten show each
-# parameter's coarse direction (TPE calls a tenth of the trials good, so fewer make one trial the whole of "good").
-STARTUP_TRIALS = 10
-# Proposals of TPE that break a constraint or repeat a point before a random point is taken.
-MAX_ASKS = 16
+__all__ = ["STARTUP_TRIALS", "Outcome", "Proposer"]
+
 _FEW_DRAWS, _MANY_DRAWS = 1_000, 5_000
 _ENUMERABLE = 20_000
-_LAUNCH = "launch"
-_EPOCH = datetime(2000, 1, 1)  # Optuna wants times on its trials; nothing reads them
+# Points passed over that are kept: of one proposal, and of all that a sampler is shown, the latest.
+_KEPT, _SHOWN = 8, 200
 
 Key = tuple[tuple[str, Flag], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a trial ended, for the search. `value`: the score, lower is better; `violations`: above 0 misses an SLO.
-
-    `front`: the ratios of a study that looks for a front, lower is better. Raises ValueError unless a complete trial
-    has a value and, but for a censored one, only a complete one.
-    """
-
-    kind: Literal["complete", "censored", "infeasible", "ignored"]
-    value: float | None = None
-    violations: Mapping[str, float] = field(default_factory=dict)
-    front: tuple[float, ...] | None = None
-
-    def __post_init__(self) -> None:
-        if self.kind != "censored" and (self.kind == "complete") is not (self.value is not None):
-            raise ValueError(f"an outcome {self.kind!r} does not go with the value {self.value}")
-        if any(math.isnan(value) for value in (self.value, *(self.front or ())) if value is not None):
-            raise ValueError("a score that is not a number")
-        if any(math.isnan(excess) for excess in self.violations.values()):
-            raise ValueError("a violation that is not a number")
-
-
-@dataclass(frozen=True, slots=True)
-class _Told:
-    number: int
-    flags: Flags
-    outcome: Outcome
 
 
 class Proposer:
     """Proposes points of `space`. `slo_names`: the SLOs every complete trial reports, always the same.
 
-    `front`: of how many metrics a front is looked for, 0 for the one score.
+    `sampler`: a name of `models`, `random`, or `grid`: every point in the order of the study file, the last parameter
+    changing fastest. `front`: of how many metrics a front is looked for, 0 for the one score. `first`: points that come
+    before all others, in their order. `on_passed_over` hears of each point once that the guide kept from being
+    launched, or had launched to be checked.
     """
 
     def __init__(
@@ -100,17 +58,26 @@ class Proposer:
         space: SearchSpace,
         *,
         seed: int,
-        sampler: Literal["tpe", "random"] = "tpe",
+        sampler: str = "tpe",
         slo_names: tuple[str, ...] = (),
         front: int = 0,
+        first: Sequence[Flags] = (),
+        guide: Guide | None = None,
+        on_passed_over: Callable[[PassedOver], None] = lambda _passed: None,
+        models: Mapping[str, Recipe] = MODELS,
     ) -> None:
         self._front = front
         self._space, self._seed, self._sampler, self._slo_names = space, seed, sampler, slo_names
+        self._first, self._recipe = tuple(first), models.get(sampler)
+        self._guide: Guide = Guides() if guide is None else guide
+        self._on_passed_over = on_passed_over
         self._axes = Axes.of(space)
         self._distributions = self._axes.distributions()
-        self._told: list[_Told] = []  # by number
-        self._trials: list[FrozenTrial | None] = []  # what TPE sees of each
+        self._shown = Shown(self._axes, self._distributions, slo_names, front)
+        self._told: list[Told] = []  # by number
+        self._trials: list[FrozenTrial | None] = []  # what a sampler sees of each
         self._used: set[Key] = set()
+        self._passed: dict[int, dict[Key, PassedOver]] = {}
         self._points: list[dict[str, Flag]] | None = None
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # each study announces itself at INFO
 
@@ -128,138 +95,136 @@ class Proposer:
             raise ValueError(f"trial {number} does not say how it kept {', '.join(sorted(missing))}")
         if outcome.kind == "complete" and self._front and len(outcome.front or ()) != self._front:
             raise ValueError(f"trial {number} does not say where it stands on the front of {self._front} metrics")
-        self._told.insert(place, _Told(number, dict(flags), outcome))
+        self._told.insert(place, Told(number, dict(flags), outcome))
         self._used.add(self._space.key(flags))
         # What an infeasible trial is told depends on the trials of lower number, so a late result rewrites the rest.
-        self._trials[place:] = [self._trial(index) for index in range(place, len(self._told))]
+        self._trials[place:] = [
+            self._shown.trial(told, self._told[: place + later]) for later, told in enumerate(self._told[place:])
+        ]
 
     def hear(self, finished: Finished) -> None:
-        """`tell` for a trial as the plan knows it. One without a verdict on its flags or a score is ignored, and so is
-        one that something on the machine disturbed."""
-        placed = finished.score is not None and (finished.front is not None or not self._front)
-        if finished.status is TrialStatus.COMPLETE and placed and not finished.disturbed:
-            outcome = Outcome("complete", finished.score, finished.violations, finished.front)
-        elif (
-            finished.status is TrialStatus.CENSORED
-            and not finished.disturbed
-            and set(self._slo_names) <= set(finished.violations)
-        ):
-            outcome = Outcome("censored", finished.score, finished.violations, finished.front)
-        else:
-            outcome = Outcome("infeasible" if finished.status is TrialStatus.INFEASIBLE else "ignored")
-        self.tell(finished.number, finished.flags, outcome)
+        """A launch as the plan knows it. The guide hears all; the search is told of its own trials, and ignores one
+        without a verdict on its flags or a score, and one that something on the machine disturbed."""
+        self._guide.hear(finished)
+        if finished.kind in SEARCHING:
+            outcome = Outcome.of(finished, self._slo_names, front=self._front > 0)
+            self.tell(finished.number, finished.flags, outcome)
+
+    def recall(self, passed: PassedOver) -> None:
+        """A point that an earlier run of the study passed over; in any order."""
+        self._passed.setdefault(passed.number, {}).setdefault(self._space.key(passed.flags), passed)
 
     def propose(self, number: int, pending: Sequence[Flags] = ()) -> dict[str, Flag] | None:
-        """Flags for trial `number` while `pending` points run; None when every point has been tried.
+        """Flags for trial `number` while `pending` points run; None when every point has been tried or cannot be.
 
         The point keeps every constraint and is neither known nor pending. Raises ConfigError when the constraints
         leave no point at all.
         """
         taken = self._used | {self._space.key(flags) for flags in pending}
-        if self._sampler == "tpe":
+        for flags in self._first:
+            point = self._space.quantise(flags)
+            if self._free(point, taken) and self._passes(number, point):
+                return point
+        if self._sampler == "grid":
+            return self._next_of_grid(number, taken)
+        if self._recipe is not None:
             before = bisect.bisect_left(self._told, number, key=lambda told: told.number)
             history = [trial for trial in self._trials[:before] if trial is not None]
-            if len(history) >= STARTUP_TRIALS and any(told.outcome.kind == "complete" for told in self._told[:before]):
-                point = self._ask(number, history, pending, taken)
-                if point is not None:
-                    return point
-        return self._unseen(random.Random(_seed(self._seed, number, "random")), taken)
+            complete = any(told.outcome.kind == "complete" for told in self._told[:before])
+            if len(history) >= self._recipe.startup and complete:
+                point_or_none = self._ask(self._recipe, number, pending, taken)
+                if point_or_none is not None:
+                    return point_or_none
+        return self._unseen(number, random.Random(_seed(self._seed, number, "random")), taken)
 
     def seen(self) -> list[FrozenTrial]:
-        """What TPE sees, in the order of trial numbers (Optuna's number is ours plus one)."""
+        """What a sampler sees of what was told, in the order of trial numbers (Optuna's number is ours plus one)."""
         return [trial for trial in self._trials if trial is not None]
 
-    def _trial(self, index: int) -> FrozenTrial | None:
-        """What TPE sees of the told trial at `index`; None if it lies outside the space."""
-        told = self._told[index]
-        params = self._axes.encode(told.flags)
-        if params is None:
-            return None
-        if told.outcome.kind == "infeasible":
-            values, misses = self._worst(self._told[:index]), dict.fromkeys((*self._slo_names, _LAUNCH), 1.0)
+    def _free(self, point: Flags, taken: set[Key]) -> bool:
+        return self._space.violated(point) is None and self._space.key(point) not in taken
+
+    def _passes(self, number: int, point: Flags) -> bool:
+        """Whether the guide lets `point` be launched as trial `number`."""
+        if (refusal := self._guide.refusal(number, point)) is not None:
+            passed = PassedOver(number, dict(point), refusal=refusal)
+        elif (same := self._guide.same_as(number, point)) is not None:
+            passed = PassedOver(number, dict(point), same=same)
         else:
-            own = self._values(told.outcome) if told.outcome.kind == "complete" else self._censored_values(index)
-            assert own is not None
-            values = own
-            misses = {name: _bounded(told.outcome.violations[name]) for name in self._slo_names} | {_LAUNCH: 0.0}
-        trial = self._frozen(told.number, params, TrialState.COMPLETE, values)
-        for name, miss in misses.items():
-            trial.set_constraint(name, miss)
-        return trial
+            return True
+        known, key = self._passed.setdefault(number, {}), self._space.key(point)
+        if key not in known and (len(known) < _KEPT or passed.audited):
+            known[key] = passed
+            self._on_passed_over(passed)
+        return passed.audited
 
-    def _values(self, outcome: Outcome) -> tuple[float, ...] | None:
-        """What is minimised: the score, or the ratios of the front."""
-        if self._front:
-            return outcome.front
-        return None if outcome.value is None else (outcome.value,)
+    def _lessons(self, number: int, recipe: Recipe) -> Iterator[FrozenTrial]:
+        """What a sampler is shown for trial `number`: told trials of lower number, each after what was passed over on
+        the way to it. That is judged anew, since the guide may have learned better."""
+        points = [point for one in sorted(self._passed) if one < number for point in self._passed[one].values()]
+        points = [point for point in points if not point.audited][-_SHOWN:]
+        told = [(one.number, 1, trial) for one, trial in zip(self._told, self._trials, strict=True)]
+        passed = [(point.number, 0, self._lesson(number, point.flags, recipe)) for point in points]
+        for _, _, trial in sorted((one for one in (*told, *passed) if one[0] < number), key=lambda one: one[:2]):
+            if trial is not None:
+                yield trial
 
-    def _worst(self, told: Sequence[_Told]) -> tuple[float, ...]:
-        measured = [values for other in told if (values := self._values(other.outcome)) is not None]
-        return tuple(map(max, zip(*measured, strict=True))) if measured else (math.inf,) * max(1, self._front)
+    def _lesson(self, number: int, flags: Flags, recipe: Recipe) -> FrozenTrial | None:
+        """A point that the guide keeps from being launched as trial `number`, as a sampler is shown it."""
+        before = [told for told in self._told if told.number < number]
+        if self._guide.refusal(number, flags) is not None:
+            return self._shown.trial(Told(number, flags, Outcome("infeasible")), before)
+        same = self._guide.same_as(number, flags) if recipe.credits else None
+        told = next((told for told in before if same is not None and told.number == same.trial), None)
+        return None if told is None else self._shown.trial(Told(number, flags, told.outcome), before)
 
-    def _censored_values(self, index: int) -> tuple[float, ...]:
-        before = [other for other in self._told[:index] if other.outcome.kind == "complete"]
-        own = self._values(self._told[index].outcome)
-        if own is None:
-            return self._worst(before)
-        complete = [values for other in before if (values := self._values(other.outcome)) is not None]
-        if not self._front:
-            return max(own, min(complete, default=own))
-        beaten = any(all(a <= b for a, b in zip(values, own, strict=True)) for values in complete)
-        return own if beaten or not complete else tuple(map(max, own, self._worst(before)))
+    def _ask(self, recipe: Recipe, number: int, pending: Sequence[Flags], taken: set[Key]) -> dict[str, Flag] | None:
+        """The sampler's proposal, or None if all it came up with was taken, refused or broke a constraint."""
+        shown = History([])
 
-    def _frozen(self, number: int, params: Params, state: TrialState, values: tuple[float, ...] | None) -> FrozenTrial:
-        # Numbers count from 1: 0 is the trial that is asked for. Built directly, since Optuna's `create_trial`
-        # refuses a baseline between two points of a grid, which TPE itself can use.
-        return FrozenTrial(
-            number=number + 1,
-            trial_id=number + 1,
-            state=state,
-            value=None,
-            values=values,
-            datetime_start=_EPOCH,
-            datetime_complete=_EPOCH if state.is_finished() else None,
-            params=params,
-            distributions={name: self._distributions[name] for name in params},
-            user_attrs={},
-            system_attrs={},
-            intermediate_values={},
-        )
+        def show(trial: FrozenTrial | None) -> None:
+            if trial is not None:  # numbered by place: what was passed over shares a number with the trial after it
+                numbered = copy.copy(trial)
+                numbered.number = numbered._trial_id = len(shown.trials) + 1
+                shown.trials.append(numbered)
 
-    def _ask(
-        self, number: int, history: list[FrozenTrial], pending: Sequence[Flags], taken: set[Key]
-    ) -> dict[str, Flag] | None:
-        """TPE's proposal, or None if all it came up with was taken or broke a constraint."""
-        shown = History(history)
-
-        def avoid(flags: Flags) -> None:
-            if (params := self._axes.encode(flags)) is not None:
-                last = max(number, shown.trials[-1].number)
-                shown.trials.append(self._frozen(last, params, TrialState.RUNNING, None))
-
+        for trial in self._lessons(number, recipe):
+            show(trial)
         for flags in pending:
-            avoid(flags)
-        seed = _seed(self._seed, number, "tpe")
+            show(self._shown.running(number, flags))
+        seed = _seed(self._seed, number, self._sampler)
         study = optuna.create_study(
             storage=shown,
-            sampler=TPESampler(seed=seed, n_startup_trials=0, multivariate=True),
+            sampler=recipe.make(Asked(number, seed, self._axes, self._front)),
             directions=["minimize"] * max(1, self._front),
         )
-        for _ in range(MAX_ASKS):
-            point = self._axes.decode(study.ask(self._distributions).params)
-            if self._space.violated(point) is None and self._space.key(point) not in taken:
+        settled = self._guide.settled(number)
+        for _ in range(recipe.asks):
+            point = {**self._axes.decode(study.ask(self._distributions).params), **settled}
+            free = self._free(point, taken)
+            if free and self._passes(number, point):
                 return point
-            avoid(point)  # for this proposal only: asked again, TPE looks elsewhere
+            lesson = self._lesson(number, point, recipe) if free else None
+            # Not launched, so for this proposal one to keep away from: asked again, the sampler looks elsewhere.
+            show(self._shown.running(number, point) if lesson is None else lesson)
         return None
 
-    def _unseen(self, rng: random.Random, taken: set[Key]) -> dict[str, Flag] | None:
+    def _next_of_grid(self, number: int, taken: set[Key]) -> dict[str, Flag] | None:
+        points = (dict(point) for point in self._space.points())
+        return next((point for point in points if self._free(point, taken) and self._passes(number, point)), None)
+
+    def _unseen(self, number: int, rng: random.Random, taken: set[Key]) -> dict[str, Flag] | None:
         """A random valid point that is not taken; None when there is none left."""
         size = self._space.size()
         countable = size is not None and size <= _ENUMERABLE
+        settled = self._guide.settled(number)
+        tried: set[Key] = set(taken)
         for _ in range(_FEW_DRAWS if countable else _MANY_DRAWS):
-            point = self._space.draw(rng)
-            if self._space.violated(point) is None and self._space.key(point) not in taken:
-                return point
+            point = {**self._space.draw(rng), **settled}
+            if self._free(point, tried):
+                if self._passes(number, point):
+                    return point
+                tried.add(self._space.key(point))
         if not countable:
             self._space.sample(rng)  # raises where the constraints, not the number of trials, are the reason
             return None
@@ -268,15 +233,8 @@ class Proposer:
         if not self._points:
             self._space.sample(rng)
         # Put in an order first, so that points taken later do not change which of the others is drawn.
-        mixed = rng.sample(self._points, len(self._points))
-        return next((dict(point) for point in mixed if self._space.key(point) not in taken), None)
-
-
-def _bounded(excess: float) -> float:
-    """`1 - limit / measured` of a miss given as `measured / limit - 1`; what keeps the limit stays as it is."""
-    if excess <= 0:
-        return excess
-    return 1.0 if math.isinf(excess) else excess / (1 + excess)
+        mixed = (dict(point) for point in rng.sample(self._points, len(self._points)))
+        return next((point for point in mixed if self._free(point, tried) and self._passes(number, point)), None)
 
 
 def _seed(*parts: object) -> int:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sweep.errors import HostError
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
+from sweep.records import EngineConfig, EngineSample, EngineSummary, Event, RequestRecord, RoundRecord
 from sweep.store.schema import SCHEMA_VERSION, TelemetryRow
 from sweep.store.write import METADATA_PREFIX, trial_file
 from sweep.trial import Failure, Flag, TrialKind, TrialStatus
@@ -60,6 +60,10 @@ class StoredTrial:
     thin_percentiles: tuple[str, ...] = ()
     stopped_because: str | None = None
     block: int | None = None
+
+    def engine_figures(self) -> EngineSummary:
+        """`engine_summary` by name; None for what this file has no column for."""
+        return EngineSummary(**_of(EngineSummary, self.engine_summary))
 
 
 def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
