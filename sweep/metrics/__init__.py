@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from sweep.metrics.columns import RequestColumns
 from sweep.metrics.engine import (
-    EngineSummary,
     engine_config_from_log,
     parse_engine_config,
     parse_engine_sample,
     summarize_engine,
 )
 from sweep.metrics.latency import enough_samples, samples_needed, summarize, summarize_columns, thin_percentiles
+from sweep.records import EngineSummary
 
 __all__ = [
     "EngineSummary",
