@@ -13,16 +13,16 @@ from predicted import FIXED, RATE, TRUTH, engine, flags, load, night, trial, tru
 from sweep.errors import UserError
 from sweep.predict import Answer, Question, answer
 from sweep.predict.answer import METRICS
-from sweep.predict.basis import choose, distance, nearest_first, observed
-from sweep.predict.load import SentRound, at_rate, in_one, own_rounds
 from sweep.predict.settings import merged, parse_changes
-from sweep.predict.study import Record, read_record
-from sweep.predict.target import Target, target_of
 from sweep.report import open_source
-from sweep.store import read_requests, read_rounds
+from sweep.store import read_requests, read_rounds, read_trials
 from sweep.trial import Flags, TrialKind, TrialSpec
 from sweep.twin import Engine, simulate
 from sweep.twin.calibrate import arrivals_per_s
+from sweep.twinning.basis import choose, distance, nearest_first, observed
+from sweep.twinning.load import SentRound, at_rate, in_one, own_rounds
+from sweep.twinning.record import Record, read_record
+from sweep.twinning.target import Target, target_of
 from sweep.workload import arrival_times
 
 pytestmark = pytest.mark.night  # numba compiles for half a minute
@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def record(folder: Path) -> Record:
-    return read_record(open_source(str(folder)))
+    return read_record(folder, read_trials(folder))
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ class TestWhatIsLearntFrom:
                 trial(5, flags(64), requests=2),
             ],
         )
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         assert [one.trial.number for one in nearest_first(found, asked(found, {"max-num-seqs": 33}))] == [5, 4, 0]
         assert [one.trial.number for one in nearest_first(found, asked(found, {"kv-cache-dtype": "fp8"}))] == [2]
         with pytest.raises(UserError, match=r"kv-cache-dtype=fp4, and what .* cannot be computed; measured: None, fp8"):
@@ -153,7 +153,7 @@ class TestWhatIsLearntFrom:
 
     def test_a_long_night_is_cut_to_what_takes_seconds(self, tmp_path: Path) -> None:
         write(tmp_path, [trial(0, flags(32), requests=400, rate=8.0)])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         part = observed(found, found.launches[0], 1000)
         assert part is not None
         observation, rates, steps = part
@@ -167,14 +167,14 @@ class TestWhatIsLearntFrom:
 
     def test_all_at_once_cannot_be_cut(self, tmp_path: Path) -> None:
         write(tmp_path, [trial(0, flags(8), requests=60, rate=None)])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         part = observed(found, found.launches[0], 20)
         assert part is not None
         assert (len(part[0].load), part[0].counts.sum()) == (60, 60)
 
     def test_a_round_finds_the_engine_idle(self, tmp_path: Path) -> None:
         write(tmp_path, [trial(0, flags(8), requests=40, noise=0.0)])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         part = observed(found, found.launches[0], 1e9)
         assert part is not None
         observation, rates, _ = part
@@ -186,7 +186,7 @@ class TestWhatIsLearntFrom:
         whole = trial(0, flags(8), requests=35)
         late = predicted.changed_round(whole.rounds[1], disturbed=("the client was late",))
         write(tmp_path, [predicted.changed(whole, rounds=(whole.rounds[0], late))])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         part = observed(found, found.launches[0], 1e9)
         assert part is not None
         assert len(part[0].load) == 35
@@ -211,7 +211,7 @@ class TestTheEngineInQuestion:
         left = {**flags(8), "max-num-batched-tokens": None}
         resolved = predicted.resolved(left, max_num_batched_tokens=8192)
         write(tmp_path, [trial(0, flags(8), requests=2), trial(1, left, requests=2, engine_config=resolved)])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         assert asked(found, {"max-num-batched-tokens": None}).engine.max_num_batched_tokens == 8192
         unseen = asked(found, {"max-num-seqs": None})
         assert unseen.engine.max_num_seqs == 256
@@ -219,7 +219,7 @@ class TestTheEngineInQuestion:
 
     def test_a_launch_without_a_kv_cache_is_said(self, tmp_path: Path) -> None:
         write(tmp_path, [trial(0, flags(8), requests=2, engine_config=predicted.resolved(flags(8), empty=True))])
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         target = asked(found, {})
         assert (target.kv_tokens, target.engine.kv_blocks) == (None, None)
         assert any("KV cache" in text for text in target.cautions)
@@ -236,17 +236,17 @@ class TestTheEngineInQuestion:
     )
     def test_steps_are_planned_ahead_where_vllm_does(self, tmp_path: Path, known: dict[str, Any], ahead: bool) -> None:
         write(tmp_path, [trial(0, flags(8), requests=2)], **known)
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         assert found.launches[0].engine.asynchronous is asked(found, {}).engine.asynchronous is ahead
 
     def test_the_client_s_own_limit_is_known(self, tmp_path: Path) -> None:
         write(tmp_path, [trial(0, flags(8), requests=2)], load={"max_concurrency": "4", "burstiness": "Infinity"})
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         assert (found.max_concurrency, found.burstiness, found.seed) == (4, float("inf"), 0)
 
     def test_a_lost_fingerprint_is_no_obstacle(self, tmp_path: Path) -> None:
         (write(tmp_path, [trial(0, flags(8), requests=2)]) / "fingerprint.json").write_text("{")
-        found = read_record(open_source(str(tmp_path)))
+        found = read_record(tmp_path, read_trials(tmp_path))
         assert found.fixed == {}
         assert "fingerprint.json" in found.notes[0]
 

@@ -9,9 +9,9 @@ from predicted import RATE, TRUTH, engine, flags, load
 from sweep.errors import UserError
 from sweep.predict import Capacity
 from sweep.predict.capacity import THROUGHPUT, capacity, limits_of
-from sweep.predict.load import SentRound, at_rate, in_one
 from sweep.twin import Calibration, Engine, Fitted, simulate
 from sweep.twin.calibrate import Seen
+from sweep.twinning.load import SentRound, at_rate, in_one
 
 pytestmark = pytest.mark.night  # numba compiles for half a minute
 

@@ -6,6 +6,6 @@ Everything in here is simulated, not measured, and says so. Reads Parquet alone:
 from __future__ import annotations
 
 from sweep.predict.answer import answer
-from sweep.predict.values import LABEL, Answer, Basis, Capacity, KvTokens, Nearest, Question
+from sweep.predict.values import LABEL, Answer, Capacity, Nearest, Question
 
-__all__ = ["LABEL", "Answer", "Basis", "Capacity", "KvTokens", "Nearest", "Question", "answer"]
+__all__ = ["LABEL", "Answer", "Capacity", "Nearest", "Question", "answer"]

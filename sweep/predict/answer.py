@@ -7,18 +7,18 @@ from dataclasses import replace
 
 from sweep.errors import UserError
 from sweep.metrics import summarize_columns
-from sweep.predict.basis import Learnt, learn, nearest_first
 from sweep.predict.capacity import Limits, can_hold, capacity, limits_of
-from sweep.predict.load import SentRound, at_rate, own_rounds
 from sweep.predict.settings import merged
-from sweep.predict.study import Launch, Record, read_record
-from sweep.predict.target import Target, target_of
 from sweep.predict.values import LEVEL, Answer, Capacity, Nearest, Question
 from sweep.report.source import Source
 from sweep.search_space import canonical
 from sweep.store import read_request_columns, read_requests, read_rounds
 from sweep.trial import Flag, Flags
 from sweep.twin import Costs, Engine, Interval, Prediction, TwinError, predict, simulate
+from sweep.twinning.basis import Learnt, learn, nearest_first
+from sweep.twinning.load import SentRound, at_rate, own_rounds
+from sweep.twinning.record import Launch, Record, read_record
+from sweep.twinning.target import Target, target_of
 
 PERCENTILES = (50.0, 95.0, 99.0)
 THROUGHPUT = "output_throughput_tokens_per_s"
@@ -43,7 +43,7 @@ def answer(source: Source, question: Question) -> Answer:
     Raises UserError for flags, metrics and rates that cannot be, and where the record does not tell enough.
     """
     limits = _limits(source, question)
-    record = read_record(source)
+    record = read_record(source.folder, source.trials)
     flags = merged(record.baseline, record.fixed, question.changes)
     target = target_of(flags, record)
     near = nearest_first(record, target)
@@ -60,9 +60,9 @@ def answer(source: Source, question: Question) -> Answer:
     cautions = [*target.cautions, *obstacles, *more]
     carried = None if limits is None else _capacity(record, target, others, learnt, own, limits)
     if carried is not None and (highest := carried.expected_per_s) is not None:
-        seen = learnt.calibration.seen.arrivals_per_s[1]
-        if highest > seen * 1.05:
-            cautions.append(f"no trial was sent more than {seen:.3g} requests/s: the highest rate lies beyond")
+        fastest = learnt.fastest_per_s
+        if highest > fastest * 1.05:
+            cautions.append(f"no trial was sent more than {fastest:.3g} requests/s: the highest rate lies beyond")
     return Answer(
         study=source.study,
         folder=str(source.folder),

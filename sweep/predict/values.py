@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sweep.trial import Flag, Flags, TrialKind
 from sweep.twin import Interval
+from sweep.twinning import Basis, KvTokens
 
 LABEL = "simulated, not measured"
 LEVEL = 0.9
@@ -39,24 +40,6 @@ class Nearest:
     metrics: Mapping[str, float | None]
     completed: int
     request_rates_per_s: tuple[float | None, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Basis:
-    """What the costs were learnt from: these trials, so many of their requests."""
-
-    trials: tuple[int, ...]
-    requests: int
-
-
-@dataclass(frozen=True, slots=True)
-class KvTokens:
-    """KV tokens of a launch with these flags, from launches that were; `launched`: some had these very flags."""
-
-    low: int
-    expected: int
-    high: int
-    launched: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sweep.errors import UserError
 from sweep.records import RequestRecord, RoundRecord
 from sweep.twin import Load
 from sweep.twin.calibrate import arrivals_per_s
-from sweep.workload import arrival_times
+from sweep.workload import Round, arrival_times
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,16 @@ def own_rounds(requests: Sequence[RequestRecord], rounds: Sequence[RoundRecord])
     if not found:
         raise UserError("the nearest trial's requests have no lengths or times: there is no load to simulate")
     return tuple(found)
+
+
+def planned(one: Round) -> Load:
+    """A round of a study's load as it is planned."""
+    outputs = [one.output_tokens or prompt.output_tokens or 1 for prompt in one.prompts]
+    return Load.of(
+        np.array(one.arrivals_s) - one.arrivals_s[0],
+        np.array([max(prompt.input_tokens, 1) for prompt in one.prompts], np.int64),
+        np.array(outputs, np.int64),
+    )
 
 
 def by_round(requests: Sequence[RequestRecord]) -> Mapping[int, list[RequestRecord]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from sweep.predict.settings import uncomputed, usable
-from sweep.predict.study import Launch, Record
-from sweep.predict.values import KvTokens
 from sweep.records import EngineConfig
 from sweep.trial import Flags
 from sweep.twin import Engine, kv_tokens_for
+from sweep.twinning.computed import uncomputed, usable
+from sweep.twinning.record import Launch, Record
+from sweep.twinning.values import KvTokens
 
 # Flags of which vLLM makes its own when nothing is said, and the field of EngineConfig with what it made.
 _RESOLVED = {

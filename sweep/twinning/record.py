@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweep.errors import UserError
 from sweep.fingerprint import Fingerprint, Pairs
-from sweep.predict.settings import usable
-from sweep.report.source import Source
-from sweep.store import StoredTrial
+from sweep.records import RequestRecord, RoundRecord
+from sweep.store import StoredTrial, read_requests, read_rounds
 from sweep.trial import Flag, Flags, TrialKind, TrialStatus
 from sweep.twin import Engine
+from sweep.twinning.computed import usable
 
 # What may be learnt from: a calibration's and a soak's loads are made to be unlike any other.
 _TELLING = (TrialKind.BASELINE, TrialKind.SEARCH, TrialKind.DRIFT, TrialKind.CONFIRM)
@@ -60,13 +60,17 @@ class Record:
     seed: int
     notes: tuple[str, ...]
 
+    def requests_of(self, number: int) -> tuple[tuple[RequestRecord, ...], tuple[RoundRecord, ...]]:
+        """Requests and rounds of a trial."""
+        return tuple(read_requests(self.folder, number)), tuple(read_rounds(self.folder, number))
 
-def read_record(source: Source) -> Record:
-    """The record of an opened study. Raises UserError when the baseline is not among its trials yet."""
-    baseline = next((trial for trial in source.trials if trial.kind is TrialKind.BASELINE), None)
+
+def read_record(folder: Path, trials: Sequence[StoredTrial]) -> Record:
+    """The record of the study in `folder`. Raises UserError when the baseline is not among its trials yet."""
+    baseline = next((trial for trial in trials if trial.kind is TrialKind.BASELINE), None)
     if baseline is None:
-        raise UserError(f"{source.folder} holds no baseline yet: nothing to predict from")
-    known, notes = _fingerprint(source.folder)
+        raise UserError(f"{folder} holds no baseline yet: nothing to predict from")
+    known, notes = _fingerprint(folder)
     fixed: dict[str, Flag] = {
         name: value
         for name, value in _values(known.fixed_flags).items()
@@ -75,13 +79,13 @@ def read_record(source: Source) -> Record:
     load = _values(known.load)
     asynchronous = known.gpus != () and _version(known.vllm) >= _ASYNCHRONOUS_SINCE
     launches = []
-    for trial in source.trials:
+    for trial in trials:
         flags = {**fixed, **trial.flags}
         engine = Engine.of(usable(flags), trial.engine_config, asynchronous=asynchronous)
         launches.append(Launch(trial, flags, engine))
     in_flight = load.get("max_concurrency")
     return Record(
-        folder=source.folder,
+        folder=folder,
         baseline=baseline.flags,
         fixed=fixed,
         launches=tuple(launches),

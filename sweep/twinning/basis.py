@@ -11,17 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from sweep.errors import UserError
-from sweep.predict.load import by_round
-from sweep.predict.settings import uncomputed
-from sweep.predict.study import Launch, Record
-from sweep.predict.target import Target
-from sweep.predict.values import Basis
 from sweep.records import RequestRecord
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Flags
 from sweep.twin import Calibration, Engine, Load, Observation, calibrate
 from sweep.twin.calibrate import arrivals_per_s
 from sweep.twin.values import Floats
+from sweep.twinning.computed import uncomputed
+from sweep.twinning.load import by_round
+from sweep.twinning.record import Launch, Record
+from sweep.twinning.target import Target
+from sweep.twinning.values import Basis
 
 # The nearest tell most of a setting, and what is unlike them separates the costs; from five on little is gained.
 _NEAREST, _TRIALS = 2, 5
@@ -37,31 +37,36 @@ _PAUSE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """Costs, and what they were learnt from."""
+    """Costs, what they were learnt from, and the highest rate of arrivals among that."""
 
     calibration: Calibration
     basis: Basis
+    fastest_per_s: float
 
 
-def learn(record: Record, near: Sequence[Launch]) -> Learnt:
-    """Costs from a few of the trials of `nearest_first`, in seconds. Raises UserError when none has what it takes."""
+def learn(record: Record, near: Sequence[Launch], *, steps: float = _STEPS, members: int = _MEMBERS) -> Learnt:
+    """Costs from a few of the trials of `nearest_first`, about `steps` of their work. Takes seconds.
+
+    Raises UserError when none has what it takes.
+    """
     chosen = choose([launch.engine for launch in near], _TRIALS)
     taken: list[tuple[Launch, Observation, list[float]]] = []
     held = 0.0
     for i in chosen:
         # Rounds sent all at once cannot be cut: then fewer trials must do.
-        found = None if held > 2 * _STEPS else observed(record, near[i], _STEPS / len(chosen))
+        found = None if held > 2 * steps else observed(record, near[i], steps / len(chosen))
         if found is not None:
             taken.append((near[i], *found[:2]))
             held += found[2]
     if not taken:
         raise UserError(f"{record.folder}: no trial has a request whose lengths and times are known")
-    calibration = calibrate([observation for _, observation, _ in taken], members=_MEMBERS)
+    calibration = calibrate([observation for _, observation, _ in taken], members=members)
     rates = [rate for *_, own in taken for rate in own]
     # Of observations the pauses between rounds would count as time without arrivals.
+    assert calibration.seen is not None  # it rests on observations
     seen = replace(calibration.seen, arrivals_per_s=(min(rates), max(rates)))
     basis = Basis(tuple(sorted(launch.trial.number for launch, *_ in taken)), calibration.requests)
-    return Learnt(replace(calibration, seen=seen), basis)
+    return Learnt(replace(calibration, seen=seen), basis, max(rates))
 
 
 def nearest_first(record: Record, target: Target) -> tuple[Launch, ...]:
