@@ -39,7 +39,7 @@ import numpy as np
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from twin_recording import Recording, recordings, score  # noqa: E402
+from twin_recording import QUICK, Recording, recordings, score  # noqa: E402
 
 from sweep.twin import Costs, Engine, Load, Observation, fit, simulate  # noqa: E402
 from sweep.twin.observation import FAMILIES, PERCENTILES  # noqa: E402
@@ -91,7 +91,7 @@ def bench_gpu_run(folder: Path) -> dict[str, Any]:
     started = time.perf_counter()
     fitted = fit([whole])
     fit_s = time.perf_counter() - started
-    simulation = simulate(load, engine, fitted.costs)
+    simulation = simulate(load, fitted.engine(engine), fitted.costs)
     gaps = whole.request_gaps(simulation)[FAMILIES.index("e2el")]
     third = len(load) // 3
     early = fit([Observation.of(load, engine, ttft_s, e2el_s, first=third)])
@@ -100,9 +100,10 @@ def bench_gpu_run(folder: Path) -> dict[str, Any]:
         "run": folder.name,
         "fit_s": round(fit_s, 2),
         "simulations": fitted.simulations,
+        "sharing": fitted.sharing,
         "costs": dict(zip(("a", "b", "c", "d", "e", "offset"), fitted.costs.array().tolist(), strict=True)),
         "errors": _table(whole.percentile_gaps(simulation)),
-        "holdout_errors": _table(rest.percentile_gaps(simulate(load, engine, early.costs))),
+        "holdout_errors": _table(rest.percentile_gaps(simulate(load, early.engine(engine), early.costs))),
         "e2el_request_median": float(np.nanmedian(np.abs(np.expm1(gaps)))),
         "e2el_correlation": float(np.corrcoef(simulation.e2el_s, e2el_s)[0, 1]),
         "preemptions": simulation.engine.preemptions,
@@ -171,13 +172,13 @@ def bench_gpu(folder: Path) -> tuple[dict[str, float | None], list[dict[str, Any
     return {"gpu_run_error_max": max(errors), "gpu_holdout_error_median": float(np.median(held))}, rows
 
 
-def bench_cpu(found: Sequence[Recording], draws: int) -> tuple[dict[str, float | None], dict[str, Any]]:
+def bench_cpu(found: Sequence[Recording], *, quick: bool) -> tuple[dict[str, float | None], dict[str, Any]]:
     """The keys of recordings on CPU, and the details."""
     names = ("cpu_error_over_pair_difference", "cpu_error_vs_means_from_3", "interval_coverage_90")
     if not found:
         print("no recording of vLLM on CPU given (--recording): its keys are null")
         return dict.fromkeys(names), {}
-    return score(found, draws)
+    return score(found, 2, QUICK, members=8) if quick else score(found, 20)
 
 
 def main() -> None:
@@ -195,9 +196,7 @@ def main() -> None:
         for name, error in row["errors"].items():
             print(f"  {name:9} {error:+8.2%}   first third, held against the rest {row['holdout_errors'][name]:+8.2%}")
         print(f"  E2EL by request: median {row['e2el_request_median']:.2%}, correlation {row['e2el_correlation']:.4f}")
-    cpu, details = bench_cpu(
-        [one for path in options.recording for one in recordings(path)], 4 if options.quick else 20
-    )
+    cpu, details = bench_cpu([one for path in options.recording for one in recordings(path)], quick=options.quick)
     keys: dict[str, float | None] = {
         **gpu,
         **cpu,

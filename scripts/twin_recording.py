@@ -16,8 +16,8 @@ from sweep.trial import TrialStatus
 from sweep.twin import Engine, Load, Observation, calibrate, predict
 from sweep.twin.observation import FAMILIES, PERCENTILES, percentiles
 
-# Fitted on so many configurations; the keys are those of three.
-FITTED_ON = (1, 2, 3, 5)
+# Fitted on so many configurations; the keys are those of three, and a quick run has them alone.
+FITTED_ON, QUICK = (1, 2, 3, 5), (3,)
 NAMES = tuple(f"p{rank:g}_{family}_ms" for family in FAMILIES for rank in PERCENTILES)
 
 
@@ -60,14 +60,16 @@ def recordings(folder: Path) -> list[Recording]:
     return found
 
 
-def score(found: Sequence[Recording], draws: int) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """The keys of the recordings, and errors by how many configurations were fitted."""
+def score(
+    found: Sequence[Recording], draws: int, fitted_on: Sequence[int] = FITTED_ON, members: int = 24
+) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """The keys of the recordings, and errors by how many configurations were fitted. `members`: of each ensemble."""
     pairs = [gap for one in found for gap in _pair_gaps(one)]
     pair = float(np.median(np.expm1(pairs))) if pairs else None
     details: dict[str, Any] = {"pair_difference_median": pair, "fitted_on": {}}
     keys: dict[str, float | None] = {}
-    for count in FITTED_ON:
-        errors, against_means, inside = _errors(found, count, draws)
+    for count in fitted_on:
+        errors, against_means, inside = _errors(found, count, draws, members)
         if not errors:
             continue
         row = {
@@ -110,7 +112,9 @@ def _pair_gaps(recording: Recording) -> list[float]:
     return gaps
 
 
-def _errors(found: Sequence[Recording], count: int, draws: int) -> tuple[list[float], list[float], list[bool]]:
+def _errors(
+    found: Sequence[Recording], count: int, draws: int, members: int
+) -> tuple[list[float], list[float], list[bool]]:
     errors: list[float] = []
     against_means: list[float] = []
     inside: list[bool] = []
@@ -122,7 +126,8 @@ def _errors(found: Sequence[Recording], count: int, draws: int) -> tuple[list[fl
         for draw in range(draws):
             order = rng.permutation(len(grouped))
             settings = [list(grouped.values())[i] for i in order]
-            fitted = calibrate([one for launches in settings[:count] for one in launches[0].rounds], seed=draw)
+            observed = [one for launches in settings[:count] for one in launches[0].rounds]
+            fitted = calibrate(observed, members=members, seed=draw)
             for launches in settings[count:]:
                 for number, observation in enumerate(launches[0].rounds):
                     load: Load = observation.load

@@ -83,7 +83,7 @@ def test_what_is_not_there_is_null_and_said(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys, rows = bench.bench_gpu(tmp_path)
-    cpu, _ = bench.bench_cpu([], 1)
+    cpu, _ = bench.bench_cpu([], quick=True)
     assert rows == []
     assert set((keys | cpu).values()) == {None}
     said = capsys.readouterr().out

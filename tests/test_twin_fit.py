@@ -138,3 +138,32 @@ def test_kv_tokens_follow_utilization() -> None:
     assert low <= 120_000 <= high
     with pytest.raises(ValueError, match="nothing to fit"):
         fit([])
+
+
+def crowded(sharing: float, seed: int = 0) -> Observation:
+    """A run on a cache that is always full, and holds more than its blocks say."""
+    requests, engine = load(150, 6.0, seed), Engine(max_num_seqs=64, kv_blocks=420)
+    seen = observed(requests, engine.sharing(sharing), noise=0.01, seed=seed)
+    return Observation.of(requests, engine, seen.ttft_s, seen.e2el_s)
+
+
+def test_blocks_that_requests_share_are_found_on_a_full_cache() -> None:
+    plain, shared = fit([crowded(0.0)]), fit([crowded(0.025)])
+    assert plain.sharing is not None
+    assert shared.sharing is not None
+    assert plain.sharing < 0.01 < shared.sharing
+    assert shared.engine(Engine(kv_blocks=1000)).kv_blocks == round(1000 * (1.0 + shared.sharing))
+
+
+def test_nothing_is_said_of_shared_blocks_where_the_cache_was_never_full() -> None:
+    found = calibrate([observed(load(60, 4.0), Engine(max_num_seqs=32, kv_blocks=4000))], members=8)
+    assert found.fitted is not None
+    assert (found.fitted.sharing, found.sharing) == (None, 0.0)
+    assert all(share >= 0.0 for _, share in found.ensemble())
+    assert max(share for _, share in found.ensemble()) > 0.005, "an ensemble that does not know it"
+
+
+def test_a_cache_without_prefix_caching_shares_nothing() -> None:
+    engine = Engine(kv_blocks=100, prefix_caching=False)
+    assert engine.sharing(0.1) is engine
+    assert Engine().sharing(0.1).kv_blocks is None

@@ -16,9 +16,9 @@ import numpy as np
 from sweep.errors import UserError
 from sweep.metric_table import parse_metric
 from sweep.metrics import samples_needed
-from sweep.predict.load import SentRound, at_rate, in_one
 from sweep.predict.values import LEVEL, Capacity
 from sweep.twin import Calibration, Costs, Engine, Load, Simulation, predict, simulate
+from sweep.twinning.load import SentRound, at_rate, in_one
 
 THROUGHPUT = "throughput"
 
@@ -152,7 +152,8 @@ class _Probe:
         return True
 
     def _run(self, rate: float, costs: Costs, engine: Engine) -> Simulation:
-        return simulate(self.load(rate), engine, costs, max_concurrency=self._max_concurrency)
+        looks = self._calibration.engine(engine)
+        return simulate(self.load(rate), looks, costs, max_concurrency=self._max_concurrency)
 
     def _follows(self, rate: float, run: Simulation, costs: Costs) -> bool:
         if costs not in self._calm:

@@ -10,12 +10,14 @@ import numpy as np
 
 from sweep.twin.fit import NAMES, Fitted, costs_of, fit, residuals_of, solve
 from sweep.twin.observation import FAMILIES, PERCENTILES, Observation
-from sweep.twin.values import Costs, Floats, Load, TwinError
+from sweep.twin.values import Costs, Engine, Floats, Load, TwinError
 
 # A cost is left open by the data when its logarithm may be off by more than this (a standard deviation) ...
 _OPEN = 0.4
 # ... or when a factor e of it moves no latency by more than this share.
 _MATTERS = 0.02
+# Standard deviations of how much larger a full cache looks: where the data were short of it, and where they were not.
+_SHARING_OFF, _SHARING_UNSEEN = 0.005, 0.015
 # What a launch differs from the next by at least: log standard deviation of a percentile. Two launches of one setting
 # on GPUs differ by 1 to 5 %; on shared CPU cores the residuals say more.
 _LEAST_SPREAD = 0.01
@@ -39,17 +41,30 @@ class Calibration:
     `members` are costs as likely as `costs`, from other samples of the same trials and requests. `spread` is how far a
     launch lies from the prediction, as a standard deviation of logarithms for TTFT, TPOT and E2EL: measured on trials
     left out where there are three and more, otherwise the fit's own residuals, widened. `left_open` are the costs that
-    the data do not separate from others: predictions where they matter have wide intervals.
+    the data do not separate from others: predictions where they matter have wide intervals. `seen` and `fitted` are
+    None where nothing was measured (see `sweep.twin.prior`). `sharing` and, for each member, `members_sharing` are how
+    much larger a full KV cache looks (see `fit`).
     """
 
     costs: Costs
     members: tuple[Costs, ...]
     spread: tuple[float, float, float]
     left_open: tuple[str, ...]
-    seen: Seen
+    seen: Seen | None
     requests: int
     trials: int
-    fitted: Fitted
+    fitted: Fitted | None
+    sharing: float = 0.0
+    members_sharing: tuple[float, ...] = ()
+
+    def engine(self, engine: Engine) -> Engine:
+        """The engine with the KV cache that it looks to have."""
+        return engine.sharing(self.sharing)
+
+    def ensemble(self) -> tuple[tuple[Costs, float], ...]:
+        """The members, each with its sharing."""
+        shares = self.members_sharing or (self.sharing,) * len(self.members)
+        return tuple(zip(self.members, shares, strict=True))
 
 
 def calibrate(
@@ -65,17 +80,23 @@ def calibrate(
     """
     fitted = fit(observations, least_step_s=least_step_s)
     rng = np.random.default_rng(seed)
-    covariance = _covariance(fitted, len(observations))
-    ensemble = tuple(_member(observations, fitted, covariance, rng) for _ in range(members))
+    shared = [one.sharing(fitted.sharing or 0.0) for one in observations]
+    covariance = _covariance(fitted, len(shared))
+    ensemble = tuple(_member(shared, fitted, covariance, rng) for _ in range(members))
+    # Where no cache was full, nothing says how much is shared: anything from none on.
+    middle, off = (0.0, _SHARING_UNSEEN) if fitted.sharing is None else (fitted.sharing, _SHARING_OFF)
+    shares = np.abs(middle + off * rng.standard_normal(members))
     return Calibration(
         costs=fitted.costs,
         members=ensemble,
-        spread=_spread(observations, fitted),
+        spread=_spread(shared, fitted),
         left_open=_left_open(fitted, covariance),
         seen=_seen(observations),
         requests=int(sum(observation.counts.sum() for observation in observations)),
         trials=len(observations),
         fitted=fitted,
+        sharing=fitted.sharing or 0.0,
+        members_sharing=tuple(shares.tolist()),
     )
 
 

@@ -6,6 +6,10 @@ seconds of E2EL count alike. What is far from the rest counts less and less (Cau
 
 Damped Gauss-Newton steps come near from a poor start; a schedule that tips makes the ground uneven there, so a simplex
 (Nelder and Mead) goes the rest of the way, which needs no slopes.
+
+Prompts that begin alike share blocks of the KV cache, and a record of lengths does not say which do. A cache that is
+full then holds more than its blocks say: by `sharing`, a share of it, which is looked for where the data were short of
+KV cache (in a public run of 300 ShareGPT prompts on a full cache 1.5 %, without which p95 TTFT is 8 % off).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import numpy as np
 
 from sweep.twin.observation import Observation
 from sweep.twin.simulate import simulate
-from sweep.twin.values import Costs, Floats
+from sweep.twin.values import Costs, Engine, Floats
 
 NAMES = tuple(item.name for item in fields(Costs))
 # Percentiles together weigh so many times what the requests together weigh.
@@ -34,6 +38,11 @@ _START = (0.5, 0.2, 0.3)
 _DESCENTS = ((0.2, 1.0, 6), (0.2, 0.1, 4), (0.05, 0.05, 4))
 # Then a simplex: its size in logarithms, and runs.
 _SIMPLEX = (0.2, 80)
+# Shares by which a full cache may look larger, and the runs that each gets to show what it comes to. Before the data it
+# is taken for normal around 0 with this standard deviation, and never below.
+_SHARING, _SHARING_RUNS, _SHARING_SD = (0.0, 0.0075, 0.015, 0.0225, 0.03), 30, 0.02
+# From this share of the blocks held on, or with a preemption, the cache was full.
+_FULL = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +50,8 @@ class Fitted:
     """A fit: the costs, how far it is from its data and what moves when each cost does.
 
     `loss` is the weighted mean square of logarithms. `jacobian` and `residuals` are those of `residuals_of` at the
-    end, with their weights `trusted` and scales `scales`; `prior` is where the fit began.
+    end, with their weights `trusted` and scales `scales`; `prior` is where the fit began. `sharing`: how much larger
+    than its blocks a full KV cache looks, None where the data were not short of it and cannot tell.
     """
 
     costs: Costs
@@ -53,6 +63,11 @@ class Fitted:
     prior: Floats
     least_step_s: float
     simulations: int
+    sharing: float | None = None
+
+    def engine(self, engine: Engine) -> Engine:
+        """The engine with the KV cache that it looks to have."""
+        return engine.sharing(self.sharing or 0.0)
 
 
 def fit(observations: Sequence[Observation], *, least_step_s: float = 0.0) -> Fitted:
@@ -68,6 +83,9 @@ def fit(observations: Sequence[Observation], *, least_step_s: float = 0.0) -> Fi
     logs = prior
     for step, target.bend, iterations in _DESCENTS:
         logs = _descend(target, logs, prior, step, iterations)
+    sharing = None
+    if target.full(logs):
+        sharing, logs = _share(target, logs, prior)
     logs = simplex(lambda point: target.loss(point, prior), logs, *_SIMPLEX)
     residuals, scales = target.residuals(logs)
     return Fitted(
@@ -80,15 +98,52 @@ def fit(observations: Sequence[Observation], *, least_step_s: float = 0.0) -> Fi
         prior=prior,
         least_step_s=least_step_s,
         simulations=target.runs * len(observations),
+        sharing=sharing,
     )
+
+
+def _share(target: _Target, logs: Floats, prior: Floats) -> tuple[float, Floats]:
+    """How much larger the cache looks, the mean over what each share comes to in a short search; and costs to go on
+    from.
+
+    The nine percentiles of a trial are taken for figures that are off independently, as for the ensemble. The target is
+    left with the share found.
+    """
+    found, losses = [], []
+    for share in _SHARING:
+        target.share(share)
+        found.append(simplex(lambda point: target.loss(point, prior), logs, _SIMPLEX[0], _SHARING_RUNS))
+        losses.append(target.loss(found[-1], prior))
+    shares = np.array(_SHARING)
+    likely = -4.5 * len(target.observations) * np.log(losses) - 0.5 * (shares / _SHARING_SD) ** 2
+    weights = np.exp(likely - likely.max())
+    sharing = float(weights @ shares / weights.sum())
+    target.share(sharing)
+    return sharing, found[int(np.argmin(np.abs(shares - sharing)))]
 
 
 class _Target:
     """What is made small, with the simulations it took counted."""
 
     def __init__(self, observations: Sequence[Observation], least_step_s: float) -> None:
-        self.observations, self.least_step_s, self.runs, self.bend = observations, least_step_s, 0, 1.0
+        self._plain = self.observations = tuple(observations)
+        self.least_step_s, self.runs, self.bend = least_step_s, 0, 1.0
         self._last: tuple[Floats, tuple[Floats, Floats]] | None = None
+
+    def share(self, sharing: float) -> None:
+        """Let caches look larger from now on."""
+        self.observations = tuple(one.sharing(sharing) for one in self._plain)
+        self._last = None
+
+    def full(self, logs: Floats) -> bool:
+        """Whether any cache whose blocks can be shared was full."""
+        costs = costs_of(logs, self.least_step_s)
+        for one in self.observations:
+            if one.engine.prefix_caching and one.engine.kv_blocks is not None:
+                summary = simulate(one.load, one.engine, costs).engine
+                if summary.preemptions or (summary.peak_kv_usage_share or 0.0) >= _FULL:
+                    return True
+        return False
 
     def residuals(self, logs: Floats) -> tuple[Floats, Floats]:
         if self._last is None or not np.array_equal(self._last[0], logs):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +46,10 @@ class Observation:
         ttft_s = np.array([request.ttft_ms or 0.0 for request in usable]) / 1000.0
         e2el_s = np.array([request.e2el_ms or 0.0 for request in usable]) / 1000.0
         return cls.of(load, engine, ttft_s, e2el_s)
+
+    def sharing(self, share: float) -> Observation:
+        """The same on an engine whose full KV cache looks larger; see `Engine.sharing`."""
+        return replace(self, engine=self.engine.sharing(share))
 
     @property
     def tpot_s(self) -> Floats:

@@ -68,13 +68,14 @@ def predict(
     if not loads:
         raise TwinError("no requests to simulate")
 
-    def run(costs: Costs) -> list[Simulation]:
-        return [simulate(one, engine, costs, max_concurrency=max_concurrency) for one in loads]
+    def run(costs: Costs, sharing: float = calibration.sharing) -> list[Simulation]:
+        looks = engine.sharing(sharing)
+        return [simulate(one, looks, costs, max_concurrency=max_concurrency) for one in loads]
 
     expected_run = run(calibration.costs)
     names, spreads = _names(calibration, percentiles)
     expected = _figures(expected_run, percentiles)
-    members = np.stack([_figures(run(costs), percentiles) for costs in calibration.members] or [expected])
+    members = np.stack([_figures(run(*one), percentiles) for one in calibration.ensemble()] or [expected])
     slower = _figures(run(calibration.costs.times(_CAPACITY)), percentiles)
     faster = _figures(run(calibration.costs.times(1.0 / _CAPACITY)), percentiles)
     rng = np.random.default_rng(seed)
@@ -133,11 +134,13 @@ def _figures(rounds: Sequence[Simulation], percentiles: Sequence[float]) -> Floa
 
 def _cautions(calibration: Calibration, loads: Sequence[Load], engine: Engine, saturated: bool) -> tuple[str, ...]:
     seen, found = calibration.seen, []
-    low, high = (_rounded(rate) for rate in seen.arrivals_per_s)
     if saturated:
         found.append("near saturation: a capacity 20 % off changes these figures by far more than 20 %")
     if calibration.left_open:
         found.append("the trials do not tell these costs apart: " + ", ".join(calibration.left_open))
+    if seen is None:
+        return (*found, "nothing was measured: costs are those that the model's size and the card suggest")
+    low, high = (_rounded(rate) for rate in seen.arrivals_per_s)
     if calibration.trials < 3:
         found.append(f"fitted to {calibration.trials} trial{'s' * (calibration.trials > 1)}")
     given: list[tuple[str, float, tuple[float, float] | None]] = [

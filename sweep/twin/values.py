@@ -137,6 +137,13 @@ class Engine:
         if min(least) < 1 or (self.kv_blocks is not None and self.kv_blocks < 1):
             raise ValueError("seats, budget, blocks, block size and replicas are at least 1")
 
+    def sharing(self, share: float) -> Engine:
+        """This engine as it looks to requests that share blocks of it which their lengths do not tell: with so much
+        more KV cache. The same where nothing can be shared."""
+        if self.kv_blocks is None or not self.prefix_caching or share == 0.0:
+            return self
+        return replace(self, kv_blocks=round(self.kv_blocks * (1.0 + share)))
+
     @classmethod
     def of(cls, flags: Flags, config: EngineConfig, *, asynchronous: bool) -> Engine:
         """From all flags of a launch, and what the engine made of them: the engine's own word wins."""
