@@ -7,8 +7,10 @@ from typing import Any
 from rich.console import Console
 
 from sweep.calibrated import stored_knee
+from sweep.estimate import Estimate, estimate
 from sweep.knee import LOAD_IN_BURSTS, ROUNDS_AT_MOST
 from sweep.loadgen import time_limit_s
+from sweep.memory import Unknown
 from sweep.prepare import Prepared
 from sweep.searcher.proposer import Proposer
 from sweep.trial import Finished, Flags, TrialKind, TrialStatus
@@ -29,18 +31,22 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
         console.print(f"  {command}")
     if (line := calibration_line(prepared)) is not None:
         console.print(line)
+    if (expected := expected_trial(prepared)) is not None:
+        console.print(expected_line(prepared, expected))
     console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
     console.print("nothing was launched")
 
 
 def dry_run_json(prepared: Prepared) -> dict[str, Any]:
     """The same as one object for `--json`; `combinations` is None for an endless space or one too large to count."""
+    expected = expected_trial(prepared)
     return {
         "study": prepared.config.study.name,
         "trials": prepared.config.study.trials,
         "combinations": prepared.space.feasible_size(),
         "commands": _commands(prepared),
         "longest_trial_s": worst_case_s(prepared),
+        "expected_trial_s": None if expected is None else _expected_json(expected),
         "calibration": calibration_line(prepared),
         "notices": list(prepared.notices),
     }
@@ -64,6 +70,35 @@ def calibration_line(prepared: Prepared) -> str | None:
         return line
     about_s = LOAD_IN_BURSTS * count / rate
     return f"{line}, {about_s / 60:.0f} minutes if today's flags can just answer {rate:g} requests/s"
+
+
+def expected_trial(prepared: Prepared) -> Estimate | None:
+    """How long a trial of today's flags may take, by the model's size and the card; None where nothing tells."""
+    cards = prepared.fingerprint.gpus or ()
+    if prepared.rate_open or not prepared.setup.uses_gpus or not cards:
+        return None
+    found = estimate(prepared.setup, prepared.config.baseline_flags(), cards[0])
+    return None if isinstance(found, Unknown) else found
+
+
+def expected_line(prepared: Prepared, expected: Estimate) -> str:
+    """The same in words, with what that makes of the whole search."""
+    low, middle, high = (seconds / 60.0 for seconds in (expected.low_s, expected.expected_s, expected.high_s))
+    trials = prepared.config.study.trials
+    return (
+        f"a trial of today's flags may take about {middle:.0f} minutes ({low:.0f} to {high:.0f}), {trials} of them "
+        f"{middle * trials / 60.0:.1f} hours: simulated for {expected.hardware}, not measured"
+    )
+
+
+def _expected_json(expected: Estimate) -> dict[str, float | str | bool]:
+    return {
+        "low": expected.low_s,
+        "expected": expected.expected_s,
+        "high": expected.high_s,
+        "simulated": True,
+        "hardware": expected.hardware,
+    }
 
 
 def _commands(prepared: Prepared) -> list[str]:
