@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from sweep.predict.flag_map import FlagMap
 from sweep.predict.values import LABEL, LEVEL, Answer, Capacity, Nearest
 from sweep.twin import Interval
 
@@ -35,6 +36,28 @@ def as_json(answer: Answer) -> dict[str, Any]:
         "max_rate": None if answer.capacity is None else _capacity(answer.capacity),
         "cautions": list(answer.cautions),
         "notes": list(answer.notes),
+    }
+
+
+def map_as_json(found: FlagMap) -> dict[str, Any]:
+    """A map; `scores` have a row for each of the first flag's values. `simulated` is always true."""
+    return {
+        "simulated": True,
+        "label": LABEL,
+        "study": found.study,
+        "flags": list(found.names),
+        "values": [list(values) for values in found.values],
+        "scores": [[None if score is None else _number(score) for score in row] for row in found.scores],
+        "measured": [
+            {"trial": one.number, "at": list(one.at), "score": one.score, "other_flags": dict(one.changes)}
+            for one in found.marks
+        ],
+        "settings": dict(found.settings),
+        "objective": found.objective,
+        "request_rates_per_s": list(found.request_rates_per_s),
+        "learnt_from": {"trials": list(found.basis.trials), "requests": found.basis.requests},
+        "distinct_schedules": found.distinct,
+        "cautions": list(found.cautions),
     }
 
 
