@@ -18,7 +18,7 @@ QWEN_32B = {
     "intermediate_size": 27648, "torch_dtype": "bfloat16", "max_position_embeddings": 32768,
     "tie_word_embeddings": False,
 }  # fmt: skip
-FOUR = {"tensor-parallel-size": 4, "max-model-len": 8192}
+FOUR: dict[str, Any] = {"tensor-parallel-size": 4, "max-model-len": 8192}
 
 
 def hardware(

@@ -187,12 +187,14 @@ def _order(value: Flag) -> tuple[int, float, str]:
 
 def _marks(record: Record, objective: Objective, names: Sequence[str], known: Flags) -> tuple[Mark, ...]:
     baseline = next((one for one in record.launches if one.trial.number == 0), None)
-    metrics = None if baseline is None else baseline.trial.metrics
+    if baseline is None or not baseline.telling:
+        return ()
+    metrics = record.metrics_of(baseline, objective)
     found = []
     for launch in record.launches:
-        if not (launch.telling and launch.own_load) or metrics is None or launch.trial.metrics is None:
+        if not (launch.telling and launch.own_load):
             continue
-        value = objective.score(launch.trial.metrics, metrics).value
+        value = objective.score(record.metrics_of(launch, objective), metrics).value
         if value is not None and math.isfinite(value):
             at = (launch.flags.get(names[0]), launch.flags.get(names[1]))
             found.append(Mark(launch.trial.number, at, value, _elsewhere(launch, known, names)))

@@ -6,6 +6,7 @@ import html
 import json
 from importlib import metadata
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from sweep.console import number_text
@@ -169,4 +170,4 @@ def _inert(content: dict[str, Any]) -> str:
 def _library() -> str:
     """plotly.js as the plotly package ships it. Not through `plotly.offline`, whose import takes a second."""
     path = metadata.distribution("plotly").locate_file("plotly/package_data/plotly.min.js")
-    return path.read_text(encoding="utf-8").replace("</script", "<\\/script")  # type: ignore[attr-defined]
+    return Path(str(path)).read_text(encoding="utf-8").replace("</script", "<\\/script")

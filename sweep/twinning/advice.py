@@ -60,12 +60,16 @@ class Advice:
 class _Scene:
     """All that is simulated for one piece of advice."""
 
+    record: Record
     objective: Objective
     landscape: Landscape
     learnt: Learnt
     base: Candidate
     found: tuple[Candidate, ...]
     measured: tuple[tuple[Launch, Candidate], ...]
+
+    def metrics(self, launch: Launch) -> Mapping[str, float | None]:
+        return self.record.metrics_of(launch, self.objective)
 
     def score(self, played: Played, base: Played) -> float | None:
         return self.objective.score(played.figures, base.figures).value
@@ -139,7 +143,7 @@ def _scene(record: Record, space: SearchSpace, objective: Objective, seed: int) 
         seed,
         [dict(one.trial.flags) for one, _ in best],
     )
-    return _Scene(objective, landscape, learnt, base, found, measured)
+    return _Scene(record, objective, landscape, learnt, base, found, measured)
 
 
 def _known(launch: Launch, landscape: Landscape, learnt: Learnt) -> Candidate | None:
@@ -214,8 +218,7 @@ def _residuals(scene: _Scene) -> tuple[Residuals, list[tuple[float, float]]]:
     engines, values, pairs, errors = [], [], [], []
     base = next(launch for launch, one in scene.measured if one is scene.base)
     for launch, one in scene.measured:
-        metrics = launch.trial.metrics
-        own = None if metrics is None else scene.objective.score(metrics, base.trial.metrics or {}).value
+        own = scene.objective.score(scene.metrics(launch), scene.metrics(base)).value
         simulated = scene.score(one.played, scene.base.played)
         if own and simulated:
             engines.append(one.engines[0])
@@ -278,8 +281,8 @@ def _best(scene: _Scene, residuals: Residuals) -> float | None:
     found = []
     for launch, one in scene.measured:
         simulated = scene.score(one.played, scene.base.played)
-        metrics = launch.trial.metrics
-        if simulated and metrics is not None and scene.objective.score(metrics, metrics).feasible:
+        metrics = scene.metrics(launch)
+        if simulated and scene.objective.score(metrics, metrics).feasible:
             found.append(simulated * math.exp(residuals.at(one.engines[0])[0]))
     return min(found, default=None)
 
@@ -288,7 +291,7 @@ def _kept(scene: _Scene, one: Candidate, rows: Sequence[tuple[Played, Played]]) 
     """How probable it is that a setting keeps every SLO, each figure corrected as today's flags need it."""
     share = 1.0
     base = next(launch for launch, found in scene.measured if found is scene.base)
-    corrected: Mapping[str, float | None] = base.trial.metrics or {}
+    corrected = scene.metrics(base)
     for name in scene.objective.slo:
         figure, ours, theirs = one.played.figures[name], scene.base.played.figures[name], corrected.get(name)
         if not figure or not ours or not theirs:

@@ -11,6 +11,8 @@ from typing import Any
 
 from sweep.errors import UserError
 from sweep.fingerprint import Fingerprint, Pairs
+from sweep.metrics import RequestColumns, summarize_columns
+from sweep.objective import Objective
 from sweep.records import RequestRecord, RoundRecord
 from sweep.store import StoredTrial, read_requests, read_rounds
 from sweep.trial import Flag, Flags, TrialKind, TrialStatus
@@ -63,6 +65,14 @@ class Record:
     def requests_of(self, number: int) -> tuple[tuple[RequestRecord, ...], tuple[RoundRecord, ...]]:
         """Requests and rounds of a trial."""
         return tuple(read_requests(self.folder, number)), tuple(read_rounds(self.folder, number))
+
+    def metrics_of(self, launch: Launch, objective: Objective) -> Mapping[str, float | None]:
+        """What an objective needs of a measured launch: as stored, or of its requests where other metrics were."""
+        known, names = launch.trial.metrics or {}, objective.metrics_needed()
+        if all(name in known for name in names):
+            return known
+        columns = RequestColumns.of(self.requests_of(launch.trial.number)[0])
+        return summarize_columns(columns, launch.trial.load_s, names, slo=objective.slo)
 
 
 def read_record(folder: Path, trials: Sequence[StoredTrial]) -> Record:
