@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -123,6 +124,10 @@ def test_good_trial(bench: Bench) -> None:
     phases = [event.phase for event in result.events if event.kind == "phase"]
     assert phases == [Phase.HOST, Phase.START, Phase.READY, Phase.WARMUP, Phase.LOAD, Phase.STOP]
     assert read_events(bench.folder / "logs" / "0000") == result.events
+    (sampled,) = [event.detail for event in result.events if event.kind == "sampled"]
+    looks = re.fullmatch(r"(\d+) looks at devices and host, \S+ ms each, the longest \S+ ms", sampled)
+    assert looks is not None
+    assert int(looks[1]) >= 1
     # The engine's own view: one completion of readiness, the warm-up and the measured load; nothing else is sent.
     assert result.engine_config.block_size is not None
     assert result.engine_config.kv_tokens is not None

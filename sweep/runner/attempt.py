@@ -226,7 +226,14 @@ class Attempt:
         try:
             yield
         finally:
-            self._outcome.telemetry = sampler.stop()
+            told = sampler.stop()
+            self._outcome.telemetry = told
+            if told.cost_per_sample_s is not None:
+                each_ms, longest_ms = told.cost_per_sample_s * 1000, told.cost_max_s * 1000
+                said = (
+                    f"{told.samples} looks at devices and host, {each_ms:.2g} ms each, the longest {longest_ms:.2g} ms"
+                )
+                self._journal.note("sampled", said)
 
     def _record(self, what: str) -> Path:
         return self._setup.folder / "processes" / f"{self._spec.number:04d}-{what}.json"
