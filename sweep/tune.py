@@ -28,6 +28,7 @@ from sweep.plan import StudyPlan, deadline_clock
 from sweep.prepare import Prepared, prepare
 from sweep.process import end_leftovers
 from sweep.recommend import recommend
+from sweep.report.page import page_line
 from sweep.store import read_trials, set_aside_broken
 from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, make_plan, run_study
 from sweep.study_folder import StudyFolder
@@ -269,6 +270,12 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             confirmed=outcome.confirmed,
             front=outcome.front,
         )
+    # After the verdict: nobody should wait for a page to hear it.
+    line = page_line(prepared.setup.folder)
+    if as_json:
+        _to_stderr(line)
+    else:
+        print(line, flush=True)  # noqa: T201 - this is the output
     failed = outcome.failed or outcome.recommendation.flags is None
     return _FAILED if failed else 0
 

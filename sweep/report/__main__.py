@@ -11,21 +11,27 @@ import json
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
+from pathlib import Path
 from typing import get_args
 
 from rich.console import Console
 
 from sweep.arguments import LineParser, comma_parts, metric_numbers
+from sweep.atomic_file import WriteFailed, write_atomically
 from sweep.errors import UserError
 from sweep.objective import PRESETS, Aggregate
 from sweep.report.as_json import as_json
 from sweep.report.build import Wishes, make_report
+from sweep.report.html import as_html
 from sweep.report.markdown import as_markdown
+from sweep.report.page import PAGE, facts_of, sheet_reader
 from sweep.report.source import open_source
 from sweep.report.terminal import print_report
 from sweep.report.values import Report
+from sweep.report.watch import LivePage, serve
 
 _USER_MISTAKE = 2
+_HIGHEST_PORT = 65535
 # A pipe has no width of its own.
 _PIPE_COLUMNS = 200
 
@@ -35,8 +41,14 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         given = _parser().parse_args(words)
         wishes = _wishes(given)
+        if given.watch:
+            _watch(given.study, wishes, given.port)
+            return 0
+        if given.format == "html":
+            _write_html(given, wishes)
+            return 0
         report = make_report(open_source(given.study), wishes)
-    except UserError as error:
+    except (UserError, WriteFailed) as error:
         print(f"sweep.report: {error}", file=sys.stderr)  # noqa: T201 - this is the output
         return _USER_MISTAKE
     try:
@@ -45,6 +57,34 @@ def main(words: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough
         sys.stdout = None
     return 0
+
+
+def _write_html(given: argparse.Namespace, wishes: Wishes) -> None:
+    """The page to `--output` or into the study's folder; its path is what is printed."""
+    source = open_source(given.study)
+    page = as_html(facts_of(source, wishes)).encode()
+    path = source.folder / PAGE if given.output is None else Path(given.output).expanduser()
+    if not path.parent.is_dir() or path.is_dir():
+        raise UserError(f"--output {path}: name a file in a folder that is there")
+    try:
+        write_atomically(path, page)
+    except WriteFailed as error:
+        raise UserError(f"{error}; name another place with --output FILE") from error
+    print(path)  # noqa: T201
+
+
+def _watch(study: str, wishes: Wishes, port: int) -> None:
+    """Serve the page until Ctrl-C."""
+    source = open_source(study)
+    reader = sheet_reader(source)
+
+    def build(version: str) -> str:
+        return as_html(facts_of(open_source(study), wishes, reader), version=version)
+
+    def say(line: str) -> None:
+        print(line, flush=True)  # noqa: T201
+
+    serve(LivePage(source.folder, build), port, say)
 
 
 def _show(report: Report, form: str) -> None:
@@ -80,13 +120,35 @@ def _parser() -> LineParser:
     parser.add_argument(
         "--pareto", metavar="METRIC,METRIC[,METRIC]", help="the Pareto front of two or three metrics, too"
     )
-    parser.add_argument("--format", choices=("terminal", "json", "md"), default="terminal", help="default: terminal")
+    parser.add_argument(
+        "--format",
+        choices=("terminal", "html", "md", "json"),
+        default="terminal",
+        help=f"default: terminal; html writes one page, {PAGE} in the study's folder, and prints its path",
+    )
+    parser.add_argument("--output", metavar="FILE", help="write the page of --format html there instead")
+    parser.add_argument(
+        "--watch", action="store_true", help="serve the page on this machine, and refresh it as files arrive"
+    )
+    parser.add_argument("--port", type=_port, default=0, metavar="N", help="of --watch; default: a free one")
     return parser
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and int(text) <= _HIGHEST_PORT):
+        raise argparse.ArgumentTypeError(f"must be a whole number up to {_HIGHEST_PORT}, not {text}")
+    return int(text)
 
 
 def _wishes(given: argparse.Namespace) -> Wishes:
     if given.weights and given.preset:
         raise UserError("give --preset or --weights, not both")
+    if given.output is not None and (given.watch or given.format != "html"):
+        raise UserError("--output goes with --format html")
+    if given.watch and given.format not in ("terminal", "html"):
+        raise UserError(f"--watch shows the page; leave --format {given.format} out")
+    if given.port and not given.watch:
+        raise UserError("--port goes with --watch")
     return Wishes(
         preset=given.preset,
         weights=None if given.weights is None else _numbers("--weights", given.weights),

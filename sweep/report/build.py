@@ -67,11 +67,12 @@ class _Standing:
         return self.search
 
 
-def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
+def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tuple[str, ...] = ()) -> Report:
     """The report of a record as it is now.
 
     Every metric comes from the stored requests, so percentiles that were never stored and limits that no trial knew are
-    as good as others. Raises UserError for wishes that cannot be computed.
+    as good as others. `confirm_names` are metrics that the confirmation gives intervals for, beside the objective's.
+    Raises UserError for wishes that cannot be computed.
     """
     objective = wishes.objective(source.objective)
     if wishes.front is not None:
@@ -80,7 +81,7 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
     alike = (own.weights, own.slo, own.aggregate) == (objective.weights, objective.slo, objective.aggregate)
     asked = (objective,) if alike or source.objective is None else (objective, own)
     notes = list(source.notes)
-    standing, *others = _standings(source, asked, notes)
+    standing, *others = _standings(source, asked, notes, confirm_names)
     recommendation = standing.recommendation
     return Report(
         study=source.study,
@@ -97,10 +98,13 @@ def make_report(source: Source, wishes: Wishes = Wishes()) -> Report:
         front=make_front(standing.known.values(), objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
         command=next((one.command for one in source.trials if one.number == recommendation.number), None),
+        known=standing.known,
     )
 
 
-def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]) -> list[_Standing]:
+def _standings(
+    source: Source, objectives: Sequence[Objective], notes: list[str], confirm_names: tuple[str, ...]
+) -> list[_Standing]:
     """The record by each objective, every trial of the search read once; what cannot be read becomes a note."""
     measured: list[dict[int, Measured]] = [{} for _ in objectives]
     for trial in source.trials:
@@ -119,7 +123,7 @@ def _standings(source: Source, objectives: Sequence[Objective], notes: list[str]
         trials = rank(source.trials, of_search, known, objective, failed_soaks(known))
         confirmed = None
         try:
-            confirmed = confirmation_of(source.folder, known, objective, source.confirm)
+            confirmed = confirmation_of(source.folder, known, objective, source.confirm, confirm_names)
         except HostError as error:
             notes.append(f"the confirmation is left out: {error}")
         standings.append(_Standing(known, trials, best_of(trials, known), confirmed))

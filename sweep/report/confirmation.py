@@ -14,15 +14,20 @@ from sweep.trial import Finished, TrialKind, TrialStatus
 
 
 def confirmation_of(
-    folder: Path, known: Mapping[int, Finished], objective: Objective, settings: ConfirmSection
+    folder: Path,
+    known: Mapping[int, Finished],
+    objective: Objective,
+    settings: ConfirmSection,
+    metric_names: tuple[str, ...] = (),
 ) -> Confirmed | None:
     """The confirmation that is stored, judged by `objective`; None where there are too few launches to judge any.
 
-    `known` are all trials, those of the search with their scores by `objective`. Raises HostError when the requests of
+    `known` are all trials, those of the search with their scores by `objective`; `metric_names` are further metrics to
+    give intervals for. Raises HostError when the requests of
     a launch cannot be read.
     """
     rules = ConfirmRules.of(settings)
-    return Jury(folder, objective, rules, settings.width).confirmed(known)
+    return Jury(folder, objective, rules, settings.width, metric_names=metric_names).confirmed(known)
 
 
 def failed_soaks(known: Mapping[int, Finished]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from sweep.confirm import Confirmed
 from sweep.front import Front
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
-from sweep.trial import Failure, Flags, Score, TrialKind, TrialStatus
+from sweep.trial import Failure, Finished, Flags, Score, TrialKind, TrialStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,8 @@ class Report:
     None when it is the one that ranks. `trials`: those of the search with a place in its order, then the others by
     number. `search_winner` is what these say alone; `confirmed` is the verdict on launches made to confirm, None
     without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own and
-    unconfirmed. `command` starts a server with the flags recommended.
+    unconfirmed. `command` starts a server with the flags recommended. `known` are all stored trials by number, those of
+    the search scored by `objective`.
     """
 
     study: str
@@ -80,6 +81,7 @@ class Report:
     front: Front | None
     notes: tuple[str, ...]
     command: str | None
+    known: Mapping[int, Finished]
 
     @property
     def winner(self) -> RankedTrial | None:

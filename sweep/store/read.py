@@ -91,7 +91,9 @@ def read_rounds(folder: Path, number: int) -> tuple[RoundRecord, ...]:
 
 def read_engine(folder: Path, number: int) -> tuple[EngineSample, ...]:
     """The engine's counters of one trial in stored order. Raises HostError as `read_requests`."""
-    return tuple(EngineSample(**_of(EngineSample, row)) for row in _rows(folder, "engine", number))
+    known = {item.name for item in fields(EngineSample)}
+    rows = _rows(folder, "engine", number)
+    return tuple(EngineSample(**{name: value for name, value in row.items() if name in known}) for row in rows)
 
 
 def read_events(folder: Path, number: int) -> tuple[Event, ...]:
@@ -101,8 +103,14 @@ def read_events(folder: Path, number: int) -> tuple[Event, ...]:
 
 def read_telemetry(folder: Path, number: int) -> tuple[TelemetryRow, ...]:
     """The readings of devices and host of one trial in stored order. Raises HostError as `read_requests`."""
+    known = {item.name for item in fields(TelemetryRow)}  # once: there may be tens of thousands of rows
     rows = _rows(folder, "telemetry", number)
-    return tuple(TelemetryRow(**_of(TelemetryRow, {**row, "throttle_reasons": _tuple(row)})) for row in rows)
+    return tuple(
+        TelemetryRow(
+            **{name: value for name, value in row.items() if name in known} | {"throttle_reasons": _tuple(row)}
+        )
+        for row in rows
+    )
 
 
 def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:

@@ -1,0 +1,45 @@
+"""A study's page: made of its record as it is now, and written beside it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sweep.atomic_file import WriteFailed, write_atomically
+from sweep.errors import UserError
+from sweep.redact import Redactor
+from sweep.report.build import Wishes, make_report
+from sweep.report.facts import Facts, SheetReader, confirm_metrics, make_facts
+from sweep.report.html import as_html
+from sweep.report.source import Source, open_source
+
+PAGE = "report.html"
+
+
+def sheet_reader(source: Source) -> SheetReader:
+    """A reader of that study's trials; what this machine's environment calls a secret is shown nowhere."""
+    return SheetReader(source.folder, Redactor(os.environ).text)
+
+
+def facts_of(source: Source, wishes: Wishes | None = None, reader: SheetReader | None = None) -> Facts:
+    """Everything a page shows. `reader` keeps what it has read from call to call. Raises UserError as `make_report`."""
+    report = make_report(source, wishes or Wishes(), confirm_names=confirm_metrics(source))
+    return make_facts(source, report, reader or sheet_reader(source))
+
+
+def write_page(folder: Path) -> Path:
+    """Write the page of the study in `folder` to its `report.html`.
+
+    Raises UserError for a record that cannot be read, and WriteFailed for a file that cannot be written.
+    """
+    page = folder / PAGE
+    write_atomically(page, as_html(facts_of(open_source(str(folder)))).encode())
+    return page
+
+
+def page_line(folder: Path) -> str:
+    """Write the page of the study in `folder`, and say in a line where it is or why there is none."""
+    try:
+        return f"Report: {write_page(folder)}"
+    except (UserError, WriteFailed) as error:
+        return f"Report: none could be written: {error}"
