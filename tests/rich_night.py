@@ -55,23 +55,23 @@ def telemetry() -> tuple[TelemetryRow, ...]:
 
 
 def rich_night(folder: Path) -> Path:
-    """`night` of `reported` confirmed, and trials 20 to 23: one with all readings, hostile ones, one tried twice."""
+    """`night` of `reported` confirmed, and trials 40 to 43: one with all readings, hostile ones, one tried twice."""
     append(night(folder), (launch(10 + 3 * b + n, n, b, *_MS[n]) for b in range(4) for n in (0, 1, 2)))
     schema = Schema({"max-num-seqs": int, "block-size": int, "gpu-memory-utilization": float}, ())
     store = Store(folder, schema, metadata={}, redactor=Redactor({}), reserve_bytes=0)
     facts = {"engine": engine(), "events": events(), "total_s": 60.0, "started_wall_s": START_S + 1000.0}
     rounds = (RoundRecord(1, 0, 44.0, 10.0, 12.0, None, 20, 20, 0, 60),)
     config = EngineConfig(block_size=16, kv_tokens=81_920, cache_dtype=HOSTILE)
-    whole = measured(20, alike(80.0), **facts, rounds=rounds, engine_config=config, metrics={}, command=HOSTILE)
+    whole = measured(40, alike(80.0), **facts, rounds=rounds, engine_config=config, metrics={}, command=HOSTILE)
     store.append(whole, engine_summary={}, telemetry=telemetry())
     bad = Failure("startup_oom", "startup", HOSTILE, HOSTILE, False, True, "infeasible", 1)
-    spec = TrialSpec(21, TrialKind.SEARCH, flags_of(21))
+    spec = TrialSpec(41, TrialKind.SEARCH, flags_of(41))
     unfit = {"status": TrialStatus.INFEASIBLE, "metrics": None, "score": None, "load_s": None}
-    store.append(measured(21, (), spec=spec, **unfit, failure=bad), engine_summary={})
+    store.append(measured(41, (), spec=spec, **unfit, failure=bad), engine_summary={})
     twice = {"events": (*events(1), *events(2)), "attempts": 2, "total_s": 150.0, "metrics": {}}
-    store.append(measured(22, alike(85.0), **twice), engine_summary={})
-    store.append(lost(23), engine_summary={})
-    logs = folder / "logs" / "0020"
+    store.append(measured(42, alike(85.0), **twice), engine_summary={})
+    store.append(lost(43), engine_summary={})
+    logs = folder / "logs" / "0040"
     logs.mkdir(parents=True)
     (logs / "server-1.log").write_text(
         f"started\n{HOSTILE}\n\x1b[31mred\x1b[0m\nHF_TOKEN=hf_abcdefghijklmnopqrstuvwx\n"

@@ -55,14 +55,14 @@ def test_every_plot_is_drawn_and_every_trial_opens(seen: Seen) -> None:
     for details in seen.page.locator("details.trial").all():
         details.evaluate("element => { element.open = true; }")
     seen.page.wait_for_function("document.querySelectorAll('.plot:not([data-drawn])').length === 0", timeout=20_000)
-    assert seen.page.locator("[data-timeline='20'] .scatterlayer .trace").count() >= 8
+    assert seen.page.locator("[data-timeline='40'] .scatterlayer .trace").count() >= 8
 
 
 def test_it_complains_of_nothing_asks_for_nothing_and_runs_nothing_of_others(seen: Seen, page_path: Path) -> None:
     assert seen.complaints == []
     assert seen.requests == [page_path.as_uri()]
     assert seen.page.locator("img").count() == 0
-    assert HOSTILE in seen.page.locator("#trial-20").inner_text()
+    assert HOSTILE in seen.page.locator("#trial-40").inner_text()
 
 
 def test_the_copy_button_copies_the_command(running: Any, page_path: Path) -> None:
@@ -76,9 +76,9 @@ def test_the_copy_button_copies_the_command(running: Any, page_path: Path) -> No
 
 
 def test_a_mark_leads_to_its_trial(seen: Seen) -> None:
-    seen.page.evaluate("location.hash = '#trial-22'")
-    seen.page.wait_for_function("document.getElementById('trial-22').open")
-    assert seen.page.locator("#trial-22").is_visible()
+    seen.page.evaluate("location.hash = '#trial-42'")
+    seen.page.wait_for_function("document.getElementById('trial-42').open")
+    assert seen.page.locator("#trial-42").is_visible()
 
 
 def test_a_phone_scrolls_in_one_direction_and_the_dark_is_dark(running: Any, page_path: Path) -> None:

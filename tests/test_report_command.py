@@ -250,3 +250,37 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
         ["bash", "-o", "pipefail", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
+
+
+class TestThePage:
+    def test_it_is_written_beside_the_record_and_its_path_printed(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = night(tmp_path)
+        assert lines_of(capsys, str(folder), "--format", "html") == [str(folder / "report.html")]
+        assert "Trial 1 is 50.0% better" in (folder / "report.html").read_text()
+
+    def test_it_goes_where_it_is_asked_to_and_ranks_as_asked(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder, target = night(tmp_path), tmp_path / "other.html"
+        words = ("--format", "html", "--output", str(target), "--weights", "p95_tpot_ms=1")
+        assert lines_of(capsys, str(folder), *words) == [str(target)]
+        assert "Trial 2 is" in target.read_text()
+        assert not (folder / "report.html").exists()
+
+    @pytest.mark.parametrize(
+        ("words", "said"),
+        [
+            (("--format", "html", "--output", "nowhere/at/all.html"), "--output nowhere/at/all.html: name a file"),
+            (("--output", "x.html"), "--output goes with --format html"),
+            (("--watch", "--format", "json"), "--watch shows the page"),
+            (("--watch", "--port", "70000"), "argument --port: must be a whole number up to 65535, not 70000"),
+            (("--port", "80"), "--port goes with --watch"),
+        ],
+    )
+    def test_mistakes_are_one_line(
+        self, words: tuple[str, ...], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main([str(night(tmp_path)), *words]) == 2
+        assert capsys.readouterr().err.startswith(f"sweep.report: {said}")

@@ -109,13 +109,13 @@ class TestTimeline:
 
 class TestTime:
     def test_a_trial_divides_into_its_phases(self, rich: Facts) -> None:
-        spans = sheet(rich, 20).spans
+        spans = sheet(rich, 40).spans
         assert (spans.waiting_s, spans.startup_s, spans.load_s, spans.other_s, spans.lost_s) == (5, 35, 13, 7, 0)
 
     def test_attempts_before_the_last_and_failed_trials_are_lost(self, rich: Facts) -> None:
-        assert sheet(rich, 22).spans.lost_s == 90.0
-        assert sheet(rich, 22).spans.load_s == 13.0
-        assert sheet(rich, 23).spans.lost_s == 60.0
+        assert sheet(rich, 42).spans.lost_s == 90.0
+        assert sheet(rich, 42).spans.load_s == 13.0
+        assert sheet(rich, 43).spans.lost_s == 60.0
 
     def test_the_table_adds_up_and_knows_the_time_between_trials(self, tmp_path: Path) -> None:
         both = [measured(n, alike(10.0), started_wall_s=1000.0 + 100 * n, total_s=60.0) for n in (0, 1)]
@@ -288,15 +288,15 @@ class TestClouds:
 class TestTroubles:
     def test_causes_are_counted_and_named_with_their_trials(self, rich: Facts) -> None:
         first, second = rich.troubles
-        assert (first.failure_class, first.trials, first.line) == ("startup_oom", (3, 23), "CUDA out of memory")
-        assert second.trials == (21,)
+        assert (first.failure_class, first.trials, first.line) == ("startup_oom", (3, 43), "CUDA out of memory")
+        assert second.trials == (41,)
         assert [(one.number, one.reasons) for one in rich.disturbed] == [(4, ("GPU 0 throttled",))]
 
 
 class TestLogs:
     def test_the_end_of_the_last_attempts_logs_without_colours_and_secrets(self, rich: Facts) -> None:
-        (log,) = sheet(rich, 20).logs
-        assert log.path == "logs/0020/server-1.log"
+        (log,) = sheet(rich, 40).logs
+        assert log.path == "logs/0040/server-1.log"
         assert log.lines[:3] == ("started", HOSTILE, "red")
         assert log.lines[3] == "HF_TOKEN=[redacted]"
         assert not log.cut

@@ -94,7 +94,8 @@ class TestAStudy:
         rows = [line for line in lines if line.split()[:1] in (["0"], ["1"], ["2"], ["3"])]
         assert len(rows) == 4
         assert rows[0].split()[1:3] == ["8", "0.5"]
-        assert lines[-1] == "all trials done"
+        assert lines[-2:] == ["all trials done", f"Report: {night.folder / 'report.html'}"]
+        assert "better than the baseline" in (night.folder / "report.html").read_text()
         assert any("better than the baseline" in line for line in lines)  # its 8 sequences are far from the optimum
         commands = [line for line in lines if line.startswith("FAKE_VLLM=")]
         assert len(commands) == 1
@@ -238,7 +239,7 @@ def test_a_baseline_that_fails_ends_the_study_with_its_cause(tmp_path: Path, add
     assert done.returncode == 1
     assert len(night.servers()) == len(night.trials) == 1
     assert "Causes of failure" in done.stdout
-    last = done.stdout.splitlines()[-1]
+    last = done.stdout.splitlines()[-2]
     assert last.startswith("the baseline failed: kv_cache_too_small - ")
     assert "No available memory for the cache blocks" in last
     assert not (night.folder / "best.yaml").exists()

@@ -22,13 +22,10 @@ from sweep.errors import UserError
 from sweep.objective import PRESETS, Aggregate
 from sweep.report.as_json import as_json
 from sweep.report.build import Wishes, make_report
-from sweep.report.html import as_html
 from sweep.report.markdown import as_markdown
-from sweep.report.page import PAGE, facts_of, sheet_reader
-from sweep.report.source import open_source
+from sweep.report.source import PAGE, open_source
 from sweep.report.terminal import print_report
 from sweep.report.values import Report
-from sweep.report.watch import LivePage, serve
 
 _USER_MISTAKE = 2
 _HIGHEST_PORT = 65535
@@ -61,6 +58,10 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _write_html(given: argparse.Namespace, wishes: Wishes) -> None:
     """The page to `--output` or into the study's folder; its path is what is printed."""
+    # Only here: Optuna, which tells what mattered, takes a second to import.
+    from sweep.report.html import as_html
+    from sweep.report.page import facts_of
+
     source = open_source(given.study)
     page = as_html(facts_of(source, wishes)).encode()
     path = source.folder / PAGE if given.output is None else Path(given.output).expanduser()
@@ -75,6 +76,10 @@ def _write_html(given: argparse.Namespace, wishes: Wishes) -> None:
 
 def _watch(study: str, wishes: Wishes, port: int) -> None:
     """Serve the page until Ctrl-C."""
+    from sweep.report.html import as_html
+    from sweep.report.page import facts_of, sheet_reader
+    from sweep.report.watch import LivePage, serve
+
     source = open_source(study)
     reader = sheet_reader(source)
 

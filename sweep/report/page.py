@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 
@@ -11,9 +12,7 @@ from sweep.redact import Redactor
 from sweep.report.build import Wishes, make_report
 from sweep.report.facts import Facts, SheetReader, confirm_metrics, make_facts
 from sweep.report.html import as_html
-from sweep.report.source import Source, open_source
-
-PAGE = "report.html"
+from sweep.report.source import PAGE, Source, open_source
 
 
 def sheet_reader(source: Source) -> SheetReader:
@@ -27,19 +26,22 @@ def facts_of(source: Source, wishes: Wishes | None = None, reader: SheetReader |
     return make_facts(source, report, reader or sheet_reader(source))
 
 
-def write_page(folder: Path) -> Path:
-    """Write the page of the study in `folder` to its `report.html`.
+def write_page(folder: Path, *, ended: bool = False) -> Path:
+    """Write the page of the study in `folder` to its `report.html`. `ended`: whoever has the study is at its end.
 
     Raises UserError for a record that cannot be read, and WriteFailed for a file that cannot be written.
     """
     page = folder / PAGE
-    write_atomically(page, as_html(facts_of(open_source(str(folder)))).encode())
+    source = open_source(str(folder))
+    if ended:
+        source = dataclasses.replace(source, running=None)
+    write_atomically(page, as_html(facts_of(source)).encode())
     return page
 
 
 def page_line(folder: Path) -> str:
-    """Write the page of the study in `folder`, and say in a line where it is or why there is none."""
+    """Write the page of a study that ends, and say in a line where it is or why there is none."""
     try:
-        return f"Report: {write_page(folder)}"
+        return f"Report: {write_page(folder, ended=True)}"
     except (UserError, WriteFailed) as error:
         return f"Report: none could be written: {error}"

@@ -18,6 +18,8 @@ from sweep.study_folder import last_holder
 
 _RESULTS = Path("results")
 _SETTINGS = "study.json"
+# Where a study's page lies in its folder.
+PAGE = "report.html"
 Model = TypeVar("Model", bound=BaseModel)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -52,11 +53,22 @@ def table(
 
 
 def json_script(name: str, value: Any) -> Html:
-    """Data for the page's script. Nothing in it can end the element, begin a comment or pass for markup."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    """Data for the page's script. Nothing in it can end the element, begin a comment or pass for markup.
+
+    A number that is not finite becomes null: nothing can be drawn there.
+    """
+    text = json.dumps(_finite(value), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return Html(f'<script type="application/json" id="{html.escape(name, quote=True)}">{text}</script>')
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def plain(text: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweep.recommend import Verdict
 from sweep.report.facts import Facts
 from sweep.report.facts.costs import Costs, MetricChange
 from sweep.report.html.figures_effect import confirmation_plot, costs_plot
@@ -52,11 +53,21 @@ def costs(facts: Facts) -> tuple[Html, list[Plot]]:
     return el(
         "section",
         title,
+        _not_recommended(facts, found),
         el("p", _how(found), class_="quiet"),
         drawn.place,
         table(_head(found), [_row(one, found) for one in found.changes]),
         id="costs",
     ), [drawn]
+
+
+def _not_recommended(facts: Facts, found: Costs) -> Html | None:
+    recommendation = facts.report.recommendation
+    if recommendation.number == found.of:
+        return None
+    if recommendation.verdict is Verdict.BETTER:
+        return el("p", f"Of trial {found.of}, before gpu-memory-utilization was lowered to what is recommended.")
+    return el("p", f"Trial {found.of} was the best candidate; its flags are not recommended.")
 
 
 def _how(found: Costs) -> str:
