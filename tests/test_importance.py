@@ -38,31 +38,35 @@ def noise(flags: Mapping[str, Flag], rng: random.Random) -> float:
 
 
 def test_the_flag_that_makes_the_score_is_first_and_beyond_chance() -> None:
-    found = flag_importance(search(60, by_seqs))
+    trials = search(60, by_seqs)
+    before = optuna.logging.get_verbosity()
+    found = flag_importance(trials)
     assert found.trials == 60
     assert found.flags[0].name == "seqs"
     assert {one.name for one in found.flags} == {"seqs", "block", "cache"}
     assert sum(one.share for one in found.flags) == pytest.approx(1.0)
     first, *others = found.flags
     assert first.beyond_chance
-    assert first.low > max(one.share for one in others)
+    assert first.share > 2 * max(one.share for one in others)
     assert all(one.low <= one.share <= one.high for one in found.flags)
+    assert flag_importance(trials[::-1]) == found  # the order in which they are given does not matter
+    assert optuna.logging.get_verbosity() == before
 
 
 def test_where_nothing_matters_chance_explains_most_flags() -> None:
-    """Nineteen of twenty are told so; of thirty flags no more than six are not."""
-    told = [one.beyond_chance for seed in range(10) for one in flag_importance(search(40, noise, seed)).flags]
-    assert sum(told) <= 6
-    assert len(told) == 30
+    """Nineteen of twenty are told so; of nine flags no more than two are not."""
+    told = [one.beyond_chance for seed in range(3) for one in flag_importance(search(40, noise, seed)).flags]
+    assert len(told) == 9
+    assert sum(told) <= 2
 
 
 def test_a_flag_that_is_left_to_vllm_counts_with_its_switch() -> None:
     def by_null(flags: Mapping[str, Flag], rng: random.Random) -> float:
         return (0.5 if flags["cache"] is None else 1.0) + rng.gauss(0, 0.05)
 
-    found = flag_importance(search(60, by_null))
-    assert found.flags[0].name == "cache"
-    assert found.flags[0].beyond_chance
+    found = {one.name: one for one in flag_importance(search(120, by_null)).flags}
+    assert found["cache"].beyond_chance
+    assert found["cache"].share > 0.4
 
 
 def test_few_trials_say_nothing() -> None:
@@ -70,10 +74,3 @@ def test_few_trials_say_nothing() -> None:
     assert flag_importance([]) == Importance((), 0)
     failed = [Finished(n, TrialKind.SEARCH, {"seqs": n}, TrialStatus.INFEASIBLE) for n in range(40)]
     assert flag_importance(failed).trials == 0
-
-
-def test_the_same_trials_give_the_same_answer_and_optuna_is_left_as_it_was() -> None:
-    before = optuna.logging.get_verbosity()
-    trials = search(30, by_seqs)
-    assert flag_importance(trials) == flag_importance(trials[::-1])
-    assert optuna.logging.get_verbosity() == before

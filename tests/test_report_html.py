@@ -45,13 +45,15 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.elements.append((tag, dict(attrs)))
         self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
 
     def handle_endtag(self, _: str) -> None:
         self._inside = ""
 
     def handle_data(self, data: str) -> None:
         if self._inside == "script":
-            self.scripts.append(data)
+            self.scripts[-1] += data
         elif self._inside != "style":
             self.words.append(data)
 
@@ -187,7 +189,7 @@ class TestWhatItSays:
         assert "No difference: today's flags stay." in page.text
 
     def test_importance_is_held_back_and_says_from_when(self, rich: Page) -> None:
-        assert "it needs 20 trials that were measured to their end, undisturbed, and there are 7" in rich.text
+        assert "it needs 20 trials that were measured to their end, undisturbed, and there are 6" in rich.text
 
     def test_importance_is_drawn_from_twenty_trials_on(self, tmp_path: Path) -> None:
         page = page_of(write(tmp_path, (measured(n, alike(200.0 - 5 * n)) for n in range(22)), trials=22))
@@ -231,8 +233,10 @@ class TestHostileWords:
         (tmp_path / "study.json").write_text(json.dumps({"study": {"trials": 2}, "objective": dict(OWN)}))
         (tmp_path / "fingerprint.json").write_text(json.dumps({"model": HOSTILE, "vllm": "<i>0.32</i>"}))
         page = page_of(tmp_path)
-        assert not any(tag in ("img", "b", "i", "a") and a.get("href", "#") != "#" for tag, a in page.elements
-                       if tag != "a" or not str(a.get("href")).startswith("#"))  # fmt: skip
+        assert not any(tag in ("img", "i") for tag, _ in page.elements)
+        assert all((attributes.get("href") or "#").startswith("#") for _, attributes in page.elements)
+        assert "<b>plain</b>" in page.text
+        assert "<i>0.32</i>" in page.text
         assert HOSTILE.split("<img")[0] in page.text
         shown = [json.dumps(spec) for spec in page.data["plots"].values()]
         assert not any("<img" in text or "<a href" in text or "<b>" in text for text in shown)

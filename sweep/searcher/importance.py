@@ -26,7 +26,7 @@ MIN_TRIALS = 20
 _BEST_SHARE = 0.25
 _LEVEL = 0.9
 # Of halves and of shuffles.
-_DRAWS = 50
+_DRAWS = 40
 _SWITCH = CategoricalDistribution((0, 1))
 
 
