@@ -271,7 +271,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             front=outcome.front,
         )
     # After the verdict: nobody should wait for a page to hear it.
-    line = page_line(prepared.setup.folder)
+    line = page_line(prepared.setup.folder, prepared.redactor.text)
     if as_json:
         _to_stderr(line)
     else:

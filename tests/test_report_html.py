@@ -265,17 +265,25 @@ class TestFiles:
         path = write_page(folder)
         assert path == folder / PAGE
         assert path.read_text().startswith("<!doctype html>")
-        assert page_line(folder) == f"Report: {path}"
+        assert page_line(folder, str) == f"Report: {path}"
         assert {one.name for one in folder.iterdir() if one.is_file()} == {PAGE, "study.json"}
+
+    def test_secrets_that_only_the_study_knows_are_kept_out_of_logs(self, tmp_path: Path) -> None:
+        folder = night(tmp_path)
+        (folder / "logs" / "0001").mkdir(parents=True)
+        (folder / "logs" / "0001" / "server-1.log").write_text("the word is swordfish-9\n")
+        text = write_page(folder, redact=Redactor({}, ["swordfish-9"]).text).read_text()
+        assert "the word is [redacted]" in text
+        assert "swordfish-9" not in text
 
     def test_what_stands_in_the_way_is_a_line(self, tmp_path: Path) -> None:
         folder = night(tmp_path)
         (folder / PAGE).mkdir()
-        line = page_line(folder)
+        line = page_line(folder, str)
         assert line.startswith("Report: none could be written: ")
         assert "\n" not in line
         (folder / "study.json").write_text('{"objective": {"weights": {"nonsense": 1}}}')
-        assert "nonsense" in page_line(folder)
+        assert "nonsense" in page_line(folder, str)
 
 
 def test_words() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sweep.atomic_file import WriteFailed, write_atomically
@@ -26,22 +27,25 @@ def facts_of(source: Source, wishes: Wishes | None = None, reader: SheetReader |
     return make_facts(source, report, reader or sheet_reader(source))
 
 
-def write_page(folder: Path, *, ended: bool = False) -> Path:
-    """Write the page of the study in `folder` to its `report.html`. `ended`: whoever has the study is at its end.
+def write_page(folder: Path, *, ended: bool = False, redact: Callable[[str], str] | None = None) -> Path:
+    """Write the page of the study in `folder` to its `report.html`.
 
-    Raises UserError for a record that cannot be read, and WriteFailed for a file that cannot be written.
+    `ended`: whoever has the study is at its end. `redact` goes over every line of a log, by default with what this
+    machine's environment calls a secret. Raises UserError for a record that cannot be read, and WriteFailed for a file
+    that cannot be written.
     """
     page = folder / PAGE
     source = open_source(str(folder))
     if ended:
         source = dataclasses.replace(source, running=None)
-    write_atomically(page, as_html(facts_of(source)).encode())
+    reader = sheet_reader(source) if redact is None else SheetReader(source.folder, redact)
+    write_atomically(page, as_html(facts_of(source, reader=reader)).encode())
     return page
 
 
-def page_line(folder: Path) -> str:
+def page_line(folder: Path, redact: Callable[[str], str]) -> str:
     """Write the page of a study that ends, and say in a line where it is or why there is none."""
     try:
-        return f"Report: {write_page(folder, ended=True)}"
+        return f"Report: {write_page(folder, ended=True, redact=redact)}"
     except (UserError, WriteFailed) as error:
         return f"Report: none could be written: {error}"

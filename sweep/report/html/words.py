@@ -46,16 +46,17 @@ def change(ratio: float) -> str:
 
 
 def metric_words(name: str) -> str:
-    """`p95 TTFT` for `p95_ttft_ms`; a rate by its unit."""
-    if name in _RATES:
-        return _RATES[name]
-    metric = parse_metric(name)
-    return f"{metric.stat} {_STEMS.get(metric.stem, metric.stem)}"
+    """`p95 TTFT` for `p95_ttft_ms`; a throughput by its unit; `@4` as `at 4/s`."""
+    base, _, rate = name.partition("@")
+    metric = parse_metric(base)
+    words = _RATES.get(base) or f"{metric.stat} {_STEMS[metric.stem]}"
+    return f"{words} at {rate}/s" if rate else words
 
 
 def metric_unit(name: str) -> str:
     """The unit in which a metric is shown; empty where its name says it."""
-    return "" if name in _RATES else parse_metric(name).unit
+    base = name.partition("@")[0]
+    return "" if base in _RATES else parse_metric(base).unit
 
 
 def flag_word(value: Flag) -> str:
