@@ -154,7 +154,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     parser.add_argument(
-        "--quick", action="store_true", help="a fifth of the trials, a tenth of the requests; same keys"
+        "--quick", action="store_true", help="a fifth of the trials, a tenth of requests: same keys"
     )
     parser.add_argument("--page", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
