@@ -153,9 +153,7 @@ def main() -> int:
     """Make the studies, measure, print; returns 0."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument(
-        "--quick", action="store_true", help="a fifth of the trials, a tenth of requests: same keys"
-    )
+    parser.add_argument("--quick", action="store_true", help="a fifth of the trials, a tenth of requests: same keys")
     parser.add_argument("--page", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.page is not None:
