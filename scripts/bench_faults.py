@@ -45,7 +45,6 @@ from sweep.recommend import recommend  # noqa: E402
 from sweep.redact import Redactor  # noqa: E402
 from sweep.runner import TrialOutcome, run_trial  # noqa: E402
 from sweep.store import Store, read_trials  # noqa: E402
-from sweep.trainable import finished_of  # noqa: E402
 from sweep.trial import TrialKind, TrialSpec, TrialStatus  # noqa: E402
 
 AT_ONCE = 6
@@ -111,7 +110,7 @@ class Matrix:
         aimed = cell.hit is None or not math.isnan(gone_at or 0.0)
         right_end = (result.status is TrialStatus.COMPLETE) is whole
         policies = ("", *cell.policies) if whole and not cell.classes else cell.policies
-        won = recommend([finished_of(self._baseline), finished_of(outcome)]).number == 1
+        won = recommend([self._baseline.finished(), outcome.finished()]).number == 1
         launches = [event.wall_s for event in result.events if event.kind == "phase" and event.phase == "start"]
         return Row(
             fault=cell.fault,

@@ -1,23 +1,25 @@
 """Build a tiny model and its tokenizer in a folder, in seconds and without network: for the demo and the tests.
 
-    python scripts/build_toy_model.py OUT_DIR
+    python scripts/build_toy_model.py OUT_DIR [--hidden 128] [--layers 2] [--kv-heads 4]
 
 A Qwen3 of random weights with a byte-level BPE tokenizer trained on the demo conversations. Its text is noise and its
 numbers say nothing about any real model; what is real is the server around it. Shape: 2 layers, hidden size 128, 4 KV
-heads of 128, so that a token takes 4 KiB of KV cache: much for its size, to let `gpu-memory-utilization` bind. (Qwen3
-and not Qwen2, whose heads cannot be wider than hidden size / heads in vLLM.)
+heads of 128, so that a token takes 4 KiB of KV cache: much for its size, to let `gpu-memory-utilization` bind. More
+layers or KV heads take more of it, and a smaller hidden size keeps them fast. (Qwen3 and not Qwen2, whose heads cannot
+be wider than hidden size / heads in vLLM.)
 
 Needs torch, safetensors and tokenizers, which vLLM brings. Built already: returns at once.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,23 @@ CHAT_TEMPLATE = (
 )
 
 
-def build(out: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What may differ from one toy to the next."""
+
+    hidden: int = HIDDEN
+    layers: int = LAYERS
+    heads: int = HEADS
+
+
+def build(out: Path, *, hidden: int = HIDDEN, layers: int = LAYERS, heads: int = HEADS) -> None:
     """Put the model into `out`. A finished one of the same recipe is left as it is, an older one is replaced.
 
     Written beside `out` and renamed, so that `out` is whole or not there. Raises SystemExit with one line when `out`
     holds something else.
     """
-    out = out.absolute()
-    recipe = _recipe()
+    out, shape = out.absolute(), Shape(hidden, layers, heads)
+    recipe = _recipe(shape)
     if _is_built(out, recipe):
         return
     if out.exists() and not (out / MARKER).exists() and (not out.is_dir() or any(out.iterdir())):
@@ -53,8 +64,8 @@ def build(out: Path) -> None:
     scratch.mkdir()
     try:
         tokens = build_tokenizer(scratch)
-        _write_json(scratch / "config.json", _config(len(tokens)))
-        _write_weights(scratch / "model.safetensors", tokens)
+        _write_json(scratch / "config.json", _config(len(tokens), shape))
+        _write_weights(scratch / "model.safetensors", tokens, shape)
         _write_json(scratch / MARKER, {"recipe": recipe})
         if (out / MARKER).exists():
             shutil.rmtree(out)
@@ -107,9 +118,10 @@ def _is_built(out: Path, recipe: str) -> bool:
     return found == recipe
 
 
-def _recipe() -> str:
-    """A digest of everything the model is made of: this script and the texts of its tokenizer."""
-    return hashlib.sha256(Path(__file__).read_bytes() + DEMO_FILE.read_bytes()).hexdigest()
+def _recipe(shape: Shape | None = None) -> str:
+    """A digest of everything the model is made of: this script, the texts of its tokenizer, its shape."""
+    told = repr(shape or Shape()).encode()
+    return hashlib.sha256(Path(__file__).read_bytes() + DEMO_FILE.read_bytes() + told).hexdigest()
 
 
 def _texts() -> Iterator[str]:
@@ -118,16 +130,16 @@ def _texts() -> Iterator[str]:
             yield turn["value"]
 
 
-def _config(vocabulary: int) -> dict[str, Any]:
+def _config(vocabulary: int, shape: Shape) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3ForCausalLM"],
         "model_type": "qwen3",
         "vocab_size": vocabulary,
-        "hidden_size": HIDDEN,
+        "hidden_size": shape.hidden,
         "intermediate_size": INNER,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": HEADS,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.heads,
         "head_dim": HEAD_SIZE,
         "hidden_act": "silu",
         "max_position_embeddings": MAX_POSITIONS,
@@ -145,7 +157,7 @@ def _config(vocabulary: int) -> dict[str, Any]:
     }
 
 
-def _write_weights(path: Path, tokens: list[str]) -> None:
+def _write_weights(path: Path, tokens: list[str], shape: Shape) -> None:
     import torch
     from safetensors.torch import save_file
 
@@ -154,27 +166,27 @@ def _write_weights(path: Path, tokens: list[str]) -> None:
     def normal(*shape: int, spread: float) -> Any:
         return torch.randn(shape, generator=random) * spread
 
-    width = HEADS * HEAD_SIZE
-    weights = {"model.embed_tokens.weight": normal(len(tokens), HIDDEN, spread=0.5)}
-    for number in range(LAYERS):
+    hidden, width = shape.hidden, shape.heads * HEAD_SIZE
+    weights = {"model.embed_tokens.weight": normal(len(tokens), hidden, spread=0.5)}
+    for number in range(shape.layers):
         layer = f"model.layers.{number}"
         for name, rows, columns in (
-            *((f"self_attn.{part}_proj", width, HIDDEN) for part in "qkv"),
-            ("self_attn.o_proj", HIDDEN, width),
-            ("mlp.gate_proj", INNER, HIDDEN),
-            ("mlp.up_proj", INNER, HIDDEN),
-            ("mlp.down_proj", HIDDEN, INNER),
+            *((f"self_attn.{part}_proj", width, hidden) for part in "qkv"),
+            ("self_attn.o_proj", hidden, width),
+            ("mlp.gate_proj", INNER, hidden),
+            ("mlp.up_proj", INNER, hidden),
+            ("mlp.down_proj", hidden, INNER),
         ):
             weights[f"{layer}.{name}.weight"] = normal(rows, columns, spread=columns**-0.5)
         for name, size in (
             ("self_attn.q_norm", HEAD_SIZE),
             ("self_attn.k_norm", HEAD_SIZE),
-            ("input_layernorm", HIDDEN),
-            ("post_attention_layernorm", HIDDEN),
+            ("input_layernorm", hidden),
+            ("post_attention_layernorm", hidden),
         ):
             weights[f"{layer}.{name}.weight"] = torch.ones(size)
-    weights["model.norm.weight"] = torch.ones(HIDDEN)
-    weights["lm_head.weight"] = normal(len(tokens), HIDDEN, spread=0.3)
+    weights["model.norm.weight"] = torch.ones(hidden)
+    weights["lm_head.weight"] = normal(len(tokens), hidden, spread=0.3)
     # Their logits are 0 while the others spread by 3.4 (0.3 x sqrt(128)): the end of a turn comes about once in five
     # million tokens, and so do bytes that are no text by themselves, which a stream would hold back.
     silent = [number for number, token in enumerate(tokens) if token in SPECIAL or _is_lone_byte(token)]
@@ -198,7 +210,11 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
-        raise SystemExit("usage: python scripts/build_toy_model.py OUT_DIR")
-    build(Path(sys.argv[1]))
-    print(sys.argv[1])
+    parser = argparse.ArgumentParser(description="Build a tiny model of random weights and its tokenizer in a folder.")
+    parser.add_argument("out", type=Path, metavar="OUT_DIR")
+    parser.add_argument("--hidden", type=int, default=HIDDEN)
+    parser.add_argument("--layers", type=int, default=LAYERS)
+    parser.add_argument("--kv-heads", type=int, default=HEADS)
+    asked = parser.parse_args()
+    build(asked.out, hidden=asked.hidden, layers=asked.layers, heads=asked.kv_heads)
+    print(asked.out)

@@ -31,9 +31,12 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
         console.print(f"  {command}")
     if (line := calibration_line(prepared)) is not None:
         console.print(line)
-    if (expected := expected_trial(prepared)) is not None:
-        console.print(expected_line(prepared, expected))
-    console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
+    if prepared.stand_in is not None:
+        console.print(f"every trial is {prepared.stand_in.described}, at once")
+    else:
+        if (expected := expected_trial(prepared)) is not None:
+            console.print(expected_line(prepared, expected))
+        console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
     console.print("nothing was launched")
 
 
@@ -45,7 +48,7 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
         "trials": prepared.config.study.trials,
         "combinations": prepared.space.feasible_size(),
         "commands": _commands(prepared),
-        "longest_trial_s": worst_case_s(prepared),
+        "longest_trial_s": worst_case_s(prepared) if prepared.stand_in is None else 0.0,
         "expected_trial_s": None if expected is None else _expected_json(expected),
         "calibration": calibration_line(prepared),
         "notices": list(prepared.notices),
@@ -75,7 +78,7 @@ def calibration_line(prepared: Prepared) -> str | None:
 def expected_trial(prepared: Prepared) -> Estimate | None:
     """How long a trial of today's flags may take, by the model's size and the card; None where nothing tells."""
     cards = prepared.fingerprint.gpus or ()
-    if prepared.rate_open or not prepared.setup.uses_gpus or not cards:
+    if prepared.stand_in is not None or prepared.rate_open or not prepared.setup.uses_gpus or not cards:
         return None
     found = estimate(prepared.setup, prepared.config.baseline_flags(), cards[0])
     return None if isinstance(found, Unknown) else found
@@ -102,7 +105,9 @@ def _expected_json(expected: Estimate) -> dict[str, float | str | bool]:
 
 
 def _commands(prepared: Prepared) -> list[str]:
-    """Of the baseline and a few that the search would start with."""
+    """Of the baseline and a few that the search would start with; none where nothing is launched."""
+    if prepared.stand_in is not None:
+        return []
     flags = [prepared.config.baseline_flags(), *_first_proposals(prepared)]
     return [prepared.redactor.text(prepared.setup.command_line(one)) for one in flags]
 

@@ -61,6 +61,17 @@ def find_file(name: str, study_path: Path, key: str) -> Path:
     raise ConfigError(f"no file {name!r} beside the study file or where the command is typed", path=study_path, key=key)
 
 
+def find_folder(name: str, study_path: Path, key: str) -> Path:
+    """The folder of that name beside the study file or here. Raises ConfigError where there is none."""
+    for base in (study_path.parent, Path()):
+        candidate = base / Path(name).expanduser()
+        if candidate.is_dir():
+            return candidate.resolve()
+    raise ConfigError(
+        f"no folder {name!r} beside the study file or where the command is typed", path=study_path, key=key
+    )
+
+
 def _checked_model(folder: Path, name: str, key: str) -> Path:
     if any((folder / one).is_file() for one in _CONFIGURATIONS):
         return folder

@@ -32,7 +32,7 @@ from sweep.metric_table import LATENCIES, RATES
 from sweep.objective import Objective
 from sweep.places import find_file, find_model, find_tokenizer
 from sweep.redact import Redactor
-from sweep.runner import TrialSetup
+from sweep.runner import StandIn, TrialSetup
 from sweep.search_space import SearchSpace
 from sweep.store import Schema, flag_type
 from sweep.vllm_cpu import Installed, installed
@@ -52,7 +52,8 @@ _STATS = ("mean", "median", "std")
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """A study ready to run. `notices` are lines for the person. `rate_open`: the request rate is that of a calibration
-    which is still to come; until then the load of `setup` goes out all at once (see `at_rate`).
+    which is still to come; until then the load of `setup` goes out all at once (see `at_rate`). `stand_in`: what
+    runs the trials in place of servers, None for a study that measures.
     """
 
     config: StudyConfig
@@ -63,6 +64,7 @@ class Prepared:
     redactor: Redactor
     notices: tuple[str, ...]
     rate_open: bool = False
+    stand_in: StandIn | None = None
 
 
 def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool = False) -> Prepared:
@@ -90,7 +92,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     notices: list[str] = []
     space = SearchSpace.from_config(config.search_space, config.serve.flags)
     check_baseline(config, space)
-    objective = _objective(config)
+    objective = objective_of(config)
     notices.append(f"objective: {objective.describe()}")
     found = installed()
     server_command = config.serve.command or _default(found, "server_command")
@@ -113,7 +115,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
     notices += calibration_lines(folder, config.load, config.baseline_flags())
     setup = dataclasses.replace(
-        _settings(config, study_path, folder, objective, loads),
+        settings_of(config, study_path, folder, objective, loads),
         server_command=server_command,
         client_command=client_command,
         dialect=dialect,
@@ -123,19 +125,19 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     check_client_file(setup)
     redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
     fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
-    schema = _schema(config, objective, setup.percentiles)
+    schema = schema_of(config, objective, setup.percentiles)
     auto = config.load.request_rate == "auto"
     prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
     rate_per_s = auto_rate(folder, config.load, config.baseline_flags())
     return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)
 
 
-def _objective(config: StudyConfig) -> Objective:
+def objective_of(config: StudyConfig) -> Objective:
     asked = config.objective
     return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front)
 
 
-def _settings(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, loads: Loads) -> TrialSetup:
+def settings_of(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, loads: Loads) -> TrialSetup:
     """What the study file says by itself; commands, model and tokenizer are looked up by the caller."""
     template = config.model.chat_template
     if template is not None:
@@ -238,7 +240,7 @@ def _max_model_lens(config: StudyConfig) -> list[int]:
     return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
 
 
-def _schema(config: StudyConfig, objective: Objective, percentiles: tuple[float, ...]) -> Schema:
+def schema_of(config: StudyConfig, objective: Objective, percentiles: tuple[float, ...]) -> Schema:
     flags = {}
     for name, spec in config.search_space.parameters.items():
         kind: type = {"int": int, "float": float, "bool": bool}.get(spec.type, str)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialStatus
@@ -73,6 +73,12 @@ def recommend(trials: Iterable[Finished]) -> Recommendation:
         how += ", and it keeps the SLOs, which the baseline does not"
     sentence = f"Trial {best.number} is {how}{_slo_note(best)} (unconfirmed: one measurement each)."
     return Recommendation(Verdict.BETTER, best.number, best.flags, best.score, gain, sentence)
+
+
+def not_for_production(found: Recommendation, word: str) -> Recommendation:
+    """The same of trials that no server ran; `word` says how they came about, such as "replayed"."""
+    sentence = f"{found.sentence} But this is {word}, not measured: no recommendation for production, no best.yaml."
+    return replace(found, sentence=sentence)
 
 
 def _slo_note(trial: Finished) -> str:

@@ -25,6 +25,7 @@ _PROBES = 200
 _DIGITS = 6
 
 Key = tuple[tuple[str, tuple[str, Flag]], ...]
+OFF_GRID = "one of the points of the recording"
 
 
 def canonical(value: Flag) -> tuple[str, Flag]:
@@ -163,13 +164,24 @@ def _parameter(name: str, spec: IntRange | FloatRange | Choice | Boolean) -> Par
             return Range(name, low, high, grid, False, spec.log, spec.or_null)
 
 
+def _rank(parameter: Parameter, value: Flag) -> float:
+    """Where a value stands among those of its parameter, null last."""
+    if isinstance(parameter, Options):
+        return parameter.index(value) or 0
+    return float(value) if isinstance(value, (int, float)) else math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Parameters in the order of the study file, and what must hold between them and the fixed flags."""
+    """Parameters in the order of the study file, and what must hold between them and the fixed flags.
+
+    `only`: the points (by `flags_key`) that there are at all, such as those of a recording; None for the whole box.
+    """
 
     parameters: tuple[Parameter, ...]
     constraints: tuple[Constraint, ...]
     fixed: Mapping[str, object]
+    only: frozenset[Key] | None = None
 
     @classmethod
     def from_config(cls, config: SearchSpaceConfig, fixed: Mapping[str, object]) -> SearchSpace:
@@ -196,6 +208,8 @@ class SearchSpace:
 
     def size(self) -> int | None:
         """Distinct points before constraints; None where a parameter has no grid."""
+        if self.only is not None:
+            return len(self.only)
         total = 1
         for parameter in self.parameters:
             if parameter.size is None:
@@ -206,22 +220,34 @@ class SearchSpace:
     def feasible_size(self, limit: int = _ENUMERABLE) -> int | None:
         """Distinct points that keep the constraints; None where more than `limit` would have to be tried."""
         size = self.size()
-        if size is None or (self.constraints and size > limit):
+        if size is None or (self._restricted and size > limit):
             return None
-        return sum(1 for _ in self.points()) if self.constraints else size
+        return sum(1 for _ in self.points()) if self._restricted else size
 
     def points(self) -> Iterator[dict[str, Flag]]:
         """Every point that keeps the constraints, in a fixed order. Raises ValueError where there is no grid."""
         if self.size() is None:
             raise ValueError("a space with a continuous parameter cannot be enumerated")
+        if self.only is not None:
+            known = ({name: value for name, (_, value) in key} for key in self.only)
+            grid = (self.quantise(point) for point in known if self.contains(point))
+            ordered = sorted(grid, key=lambda point: [_rank(one, point[one.name]) for one in self.parameters])
+            yield from (point for point in ordered if self.violated(point) is None)
+            return
         names = self.names
         for values in product(*(tuple(parameter.values()) for parameter in self.parameters)):
             point = dict(zip(names, values, strict=True))
             if self.violated(point) is None:
                 yield point
 
+    @property
+    def _restricted(self) -> bool:
+        return bool(self.constraints) or self.only is not None
+
     def violated(self, flags: Flags) -> str | None:
         """The first constraint, as written, that `flags` together with the fixed flags break."""
+        if self.only is not None and flags_key(flags) not in self.only:
+            return OFF_GRID
         together = {**self.fixed, **flags}
         return next((c.text for c in self.constraints if not c.holds(together)), None)
 

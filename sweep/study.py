@@ -21,7 +21,7 @@ from sweep.best_yaml import write_best_yaml
 from sweep.calibrated import auto_rate, calibration_lines
 from sweep.cluster import first_line
 from sweep.config import StudyConfig
-from sweep.confirm import AfterSearch, Confirmed, Jury, recommended
+from sweep.confirm import Confirmed, recommended
 from sweep.console import View
 from sweep.desk import Desk
 from sweep.earlier import known_trials
@@ -30,14 +30,13 @@ from sweep.fleet import needs_of
 from sweep.front import Front, make_front
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
-from sweep.plan import StudyPlan, grace_of
+from sweep.plan import StudyPlan
+from sweep.planned import jury_of
 from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
-from sweep.recommend import Recommendation, recommend
+from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.scheduler import RaceScheduler
-from sweep.searcher.proposer import Proposer
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.stages import ConfirmRules
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
@@ -60,40 +59,6 @@ class StudyOutcome:
     front: Front | None = None
 
 
-def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
-    """The plan with all that earlier runs stored, re-scored by the objective of today.
-
-    `time_left_s` is asked again and again; it counts down to the end of the study.
-    """
-    config, space = prepared.config, prepared.space
-    proposer = Proposer(
-        space,
-        seed=config.study.seed,
-        sampler=config.study.sampler,
-        slo_names=tuple(prepared.setup.objective.slo),
-        front=len(prepared.setup.objective.front),
-    )
-    plan = StudyPlan(
-        proposer,
-        config.study.trials,
-        config.baseline_flags(),
-        stop_after_same_failure=config.study.stop_after_same_failure,
-        max_lost=config.study.max_retries,
-        time_left_s=time_left_s,
-        grace_s=grace_of(time_left_s()),
-        minimum_s=sum(one.last_send_s for one in prepared.setup.plan.rounds),
-        follow=_after_search(prepared),
-        follow_share=config.confirm.budget_share,
-        drift=config.confirm.drift,
-        second_looks=config.confirm.second_looks,
-        calibrate=config.load.calibrate,
-        rate_open=prepared.rate_open,
-    )
-    for finished in known_trials(prepared):
-        plan.hear(finished, earlier=True)
-    return plan
-
-
 def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
     """The study at the rate that its calibration, now stored, gives for `auto`; the rate is recorded for all later
     runs. Raises UserError or HostError where it cannot be.
@@ -104,27 +69,6 @@ def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
     known = at_rate(prepared, rate_per_s)
     folder.adopt(known.fingerprint, known.config.model_dump(mode="json"), known.redactor)
     return known
-
-
-def _jury(prepared: Prepared) -> Jury:
-    """Who judges the confirmation launches of this study."""
-    confirm, setup = prepared.config.confirm, prepared.setup
-    rules = ConfirmRules.of(confirm)
-    return Jury(
-        setup.folder,
-        setup.objective,
-        rules,
-        width=confirm.width,
-        seed=prepared.config.study.seed,
-        metric_names=prepared.schema.metrics,
-    )
-
-
-def _after_search(prepared: Prepared) -> AfterSearch | None:
-    if not prepared.setup.confirmation:
-        return None
-    jury = _jury(prepared)
-    return AfterSearch(jury.rules, prepared.config.baseline_flags(), jury)
 
 
 class _EveryStep(tune.Callback):
@@ -175,6 +119,7 @@ def run_study(
         resting=gpus.baseline(devices),
         holder=folder.holder(folder.path),
         umask=_umask(),
+        stand_in=prepared.stand_in,
     )
     desk = Desk.of(prepared.setup, racing=prepared.config.study.racing)
     tuner = tune.Tuner(
@@ -269,10 +214,12 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
     """The recommendation of all that is stored, written to `best.yaml` when there is one."""
     known = {one.number: one for one in known_trials(prepared)}
     objective = prepared.setup.objective
-    confirmed = _jury(prepared).confirmed(known)
+    confirmed = jury_of(prepared).confirmed(known)
     recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
     command = best_yaml = None
-    if recommendation.flags is not None:
+    if prepared.stand_in is not None:
+        recommendation = not_for_production(recommendation, prepared.stand_in.word)
+    elif recommendation.flags is not None:
         command = prepared.redactor.text(prepared.setup.command_line(recommendation.flags))
         with contextlib.suppress(WriteFailed):  # a full disk: the command is shown all the same
             best_yaml = write_best_yaml(

@@ -108,8 +108,9 @@ class TrialResult:
 
     `metrics` pool the requests of all `rounds`; `load_s` is the sum of the rounds' durations. `round_scores` holds for
     each round its own metrics scored against the pooled ones of the baseline: their spread is the noise within one
-    server. `stopped_because` is the reason a CENSORED trial was stopped for. Raises ValueError unless COMPLETE and
-    CENSORED go with metrics, the others with a failure, and CENSORED with a reason.
+    server. `stopped_because` is the reason a CENSORED trial was stopped for. `stood_in` marks a trial that no server
+    ran, such as "replayed"; None for a measured one. Raises ValueError unless COMPLETE and CENSORED go with metrics,
+    the others with a failure, and CENSORED with a reason.
     """
 
     spec: TrialSpec
@@ -132,6 +133,7 @@ class TrialResult:
     rounds: tuple[RoundRecord, ...] = ()
     round_scores: tuple[float | None, ...] = ()
     stopped_because: str | None = None
+    stood_in: str | None = None
 
     def __post_init__(self) -> None:
         measured = self.status in (TrialStatus.COMPLETE, TrialStatus.CENSORED)

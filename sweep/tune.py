@@ -19,18 +19,20 @@ from sweep.console import JsonView, LiveView, PlainView, View, print_final, prin
 from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
+from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, UserError
 from sweep.fleet import needs_of
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
 from sweep.options import PlainCommand
 from sweep.plan import StudyPlan, deadline_clock
-from sweep.prepare import Prepared, prepare
+from sweep.planned import make_plan
+from sweep.prepare import Prepared
 from sweep.process import end_leftovers
 from sweep.recommend import recommend
 from sweep.report.page import page_line
 from sweep.store import read_trials, set_aside_broken
-from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, make_plan, run_study
+from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import SEARCHING, Finished
 from sweep.unfinished import wait_for_servers
@@ -108,11 +110,11 @@ def _run(
             notices.print(gpus.notice)
         results = Path(config.study.results).expanduser()
         if dry_run:
-            prepared = prepare(config, study, results / config.study.name, gpus, salvage=salvage)
+            prepared = prepare_study(config, study, results / config.study.name, gpus, salvage=salvage)
             _say_notices(notices, prepared)
             return _dry_run(prepared, study, address, interrupts, notices, as_json=as_json)
         with StudyFolder.open(results, config.study.name) as folder:
-            prepared = prepare(config, study, folder.path, gpus, salvage=salvage)
+            prepared = prepare_study(config, study, folder.path, gpus, salvage=salvage)
             _say_notices(notices, prepared)
             with located(study):
                 for line in _take_over(prepared, folder):
@@ -177,7 +179,7 @@ def _night(
 ) -> int:
     config = prepared.config
     plan = make_plan(prepared, time_left_s=time_left_s)
-    if (line := plan.describe_time()) is not None:
+    if prepared.stand_in is None and (line := plan.describe_time()) is not None:
         notices.print(line)
     if plan.finished:
         searched = sum(one.kind in SEARCHING for one in plan.finished.values())
@@ -232,8 +234,9 @@ def _view(prepared: Prepared, folder: StudyFolder, plan: StudyPlan, *, as_json: 
 
         return JsonView(folder.log_folder, describe)
     console = Console(highlight=False, markup=False)
+    word = None if prepared.stand_in is None else prepared.stand_in.word
     if not console.is_terminal:
-        return PlainView(folder.log_folder)
+        return PlainView(folder.log_folder, word)
 
     def best() -> str:
         return recommend(plan.finished.values()).sentence if plan.finished else "measuring the baseline"
@@ -241,7 +244,8 @@ def _view(prepared: Prepared, folder: StudyFolder, plan: StudyPlan, *, as_json: 
     def left_s() -> float | None:
         return plan.expected_left_s()
 
-    return LiveView(folder.log_folder, console, trials=prepared.config.study.trials, best=best, time_left_s=left_s)
+    trials = prepared.config.study.trials
+    return LiveView(folder.log_folder, console, trials=trials, best=best, time_left_s=left_s, word=word)
 
 
 def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
@@ -254,6 +258,7 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
                 command=outcome.command,
                 stop_reason=outcome.stop_reason,
                 front=outcome.front,
+                stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
             )
         )
     else:

@@ -11,7 +11,7 @@ from sweep.process import end_leftovers
 from sweep.records import EngineConfig
 from sweep.runner import TrialOutcome
 from sweep.study_folder import StudyFolder
-from sweep.trainable import Worker, finished_of, how_to_go_on
+from sweep.trainable import Worker, how_to_go_on
 from sweep.trial import CUT, Failure, Finished, TrialResult, TrialSpec, TrialStatus
 
 
@@ -69,7 +69,7 @@ def _store(spec: TrialSpec, worker: Worker, line: str, advice: str, *, policy: s
         load_s=None,
         total_s=max(0.0, time.time() - began_wall_s),
     )
-    finished = finished_of(TrialOutcome(result, {}, ()))
+    finished = TrialOutcome(result, {}, ()).finished()
     try:
         worker.store().append(result, engine_summary={})
     except HostNotReady as error:

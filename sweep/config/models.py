@@ -108,6 +108,11 @@ class StudySection(Section):
     time_budget: Duration | None = Field(
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."
     )
+    engine: Literal["vllm", "replay"] = Field(
+        "vllm",
+        description="What answers: `vllm`, real servers; `replay`, the launches of a recorded study (`replay.path`): "
+        "a whole study in seconds, which recommends nothing for production.",
+    )
     sampler: Literal["tpe", "random"] = Field("tpe", description="How Optuna proposes: `tpe` or `random`.")
     racing: bool = Field(
         True,

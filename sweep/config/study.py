@@ -143,6 +143,16 @@ def _no_mapping_is_empty(value: object) -> object:
     return {} if value is None else value
 
 
+class ReplaySection(Section):
+    """What `study.engine: replay` reads."""
+
+    path: Text | None = Field(
+        None,
+        description="Folder of a stored study whose launches are drawn, or of a packed one; looked for beside the "
+        "study file, then where the command is typed.",
+    )
+
+
 class ResourcesSection(Section):
     """What a trial asks of Ray."""
 
@@ -192,10 +202,14 @@ class StudyConfig(Section):
     )
     confirm: ConfirmSection = ConfirmSection()
     resources: ResourcesSection = ResourcesSection()
+    replay: ReplaySection = ReplaySection()
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         check_agreement(self.serve.flags, self.search_space.parameters, self.baseline)
+        if (self.study.engine == "replay") is not (self.replay.path is not None):
+            text = "engine: replay needs replay.path beside it, the folder of the recording, and nothing else reads it"
+            raise Mistake(text, "study", "engine")
         return self
 
     @property

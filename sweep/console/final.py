@@ -28,7 +28,7 @@ _CONFIRMED = (50.0, 95.0, 99.0)
 
 def trials_table(trials: Sequence[StoredTrial], best: int | None) -> Table:
     """All trials: flags, p95 and p99 of each latency in ms, score, and how each ended."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=stood_in_title(trials))
     table.add_column("trial", justify="right")
     for name in _flag_names(trials):
         table.add_column(name, justify="right")
@@ -46,6 +46,12 @@ def trials_table(trials: Sequence[StoredTrial], best: int | None) -> Table:
     return table
 
 
+def stood_in_title(trials: Sequence[StoredTrial]) -> str | None:
+    """What to put above any table of trials that no server ran; None for measured ones."""
+    words = dict.fromkeys(trial.stood_in for trial in trials if trial.stood_in is not None)
+    return f"{' and '.join(words).capitalize()}, not measured" if words else None
+
+
 def _flag_names(trials: Sequence[StoredTrial]) -> list[str]:
     return list(dict.fromkeys(name for trial in trials for name in trial.flags))
 
@@ -61,7 +67,7 @@ def _status(trial: StoredTrial) -> str:
     what = "" if trial.kind is TrialKind.SEARCH else f"{trial.kind}, "
     if trial.block is not None:
         what = f"{trial.kind}, block {trial.block}, "
-    parts = [f"{what}{trial.status}"]
+    parts = [f"{what}{trial.status}" if trial.stood_in is None else f"{trial.stood_in}: {what}{trial.status}"]
     if trial.stopped_because is not None:
         parts.append(trial.stopped_because)
     if trial.failure is not None:
@@ -217,6 +223,7 @@ def trial_json(trial: StoredTrial) -> dict[str, Any]:
         "command": trial.command,
         "remarks": list(trial.remarks),
         "disturbances": list(trial.disturbances),
+        "stood_in": trial.stood_in,
     }
 
 
@@ -228,8 +235,9 @@ def verdict_json(
     command: str | None,
     stop_reason: str | None,
     front: Front | None = None,
+    stood_in: str | None = None,
 ) -> dict[str, Any]:
-    """The last object of `--json`."""
+    """The last object of `--json`. `stood_in`: how the trials came about where no server ran them."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
     return {
         "verdict": str(recommendation.verdict),
@@ -245,6 +253,7 @@ def verdict_json(
         "command": command,
         "stop_reason": stop_reason,
         "front": None if front is None else [point.number for point in front.points],
+        "stood_in": stood_in,
     }
 
 

@@ -118,7 +118,11 @@ class _Polled:
 
 
 class PlainView(_Polled):
-    """One line an event, for pipes and log files."""
+    """One line an event, for pipes and log files. `word`: how trials come about that no server runs ("replayed")."""
+
+    def __init__(self, log_folder: Callable[[int], Path], word: str | None = None) -> None:
+        super().__init__(log_folder)
+        self._word = word or "done"
 
     def say(self, line: str) -> None:
         print(line, flush=True)  # noqa: T201 - this is the output
@@ -129,7 +133,7 @@ class PlainView(_Polled):
 
     def ended(self, finished: Finished) -> None:
         self._end(finished)
-        self.say(f"trial {finished.number} done: {score_text(finished)}")
+        self.say(f"trial {finished.number} {self._word}: {score_text(finished)}")
 
     def _tick(self) -> None:
         for spec, progress in self._watched.poll():
@@ -162,7 +166,7 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 
 class LiveView(_Polled):
-    """The terminal: running trials with their phase, the best so far, the time left."""
+    """The terminal: running trials with their phase, the best so far, the time left. `word` as for PlainView."""
 
     def __init__(
         self,
@@ -172,8 +176,10 @@ class LiveView(_Polled):
         trials: int,
         best: Callable[[], str],
         time_left_s: Callable[[], float | None],
+        word: str | None = None,
     ) -> None:
         super().__init__(log_folder)
+        self._word = "" if word is None else f"{word}, "
         self._console, self._trials, self._best, self._time_left_s = console, trials, best, time_left_s
         self._done = 0
         self._live = Live(console=console, auto_refresh=False, transient=True, get_renderable=self._render)
@@ -197,7 +203,7 @@ class LiveView(_Polled):
     def ended(self, finished: Finished) -> None:
         self._end(finished)
         self._done += 1
-        self.say(f"trial {finished.number}: {score_text(finished)}   {flags_text(finished.flags)}")
+        self.say(f"trial {finished.number}: {self._word}{score_text(finished)}   {flags_text(finished.flags)}")
 
     def _tick(self) -> None:
         self._watched.poll()
@@ -216,7 +222,8 @@ class LiveView(_Polled):
             table.add_row(str(number), *_phase_cells(progress.get(number)), flags_text(spec.flags))
         left_s = self._time_left_s()
         left = "" if left_s is None else f"   about {_duration(left_s)} left"
-        return Group(table, Text(f"{self._done} of {self._trials} trials done{left}   {self._best()}", style="bold"))
+        line = f"{self._done} of {self._trials} trials done{left}   {self._word}{self._best()}"
+        return Group(table, Text(line, style="bold"))
 
 
 _PHASE_WORDS = {"host": "waiting for devices", "start": "starting", "warmup": "warming up", "stop": "stopping"}

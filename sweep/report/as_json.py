@@ -23,6 +23,7 @@ def as_json(report: Report) -> dict[str, Any]:
         "asked": report.asked,
         **_recommendation(report.recommendation),
         "command": report.command,
+        "stood_in": report.stood_in,
         "objective": {
             "weights": dict(report.objective.weights),
             "slo": dict(report.objective.slo),

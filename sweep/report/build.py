@@ -13,7 +13,7 @@ from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, samples_needed
 from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
-from sweep.recommend import Recommendation, Verdict
+from sweep.recommend import Recommendation, Verdict, not_for_production
 from sweep.report.confirmation import confirmation_of, failed_soaks
 from sweep.report.measure import Measured, measure
 from sweep.report.ranking import best_of, known_trials, rank
@@ -82,7 +82,13 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
     asked = (objective,) if alike or source.objective is None else (objective, own)
     notes = list(source.notes)
     standing, *others = _standings(source, asked, notes, confirm_names)
+    stood_in = next((one.stood_in for one in source.trials if one.stood_in is not None), None)
+
+    def said(found: Recommendation) -> Recommendation:
+        return found if stood_in is None else not_for_production(found, stood_in)
+
     recommendation = standing.recommendation
+    command = next((one.command for one in source.trials if one.number == recommendation.number), None)
     return Report(
         study=source.study,
         folder=str(source.folder),
@@ -90,15 +96,16 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
         asked=source.asked,
         objective=objective,
         trials=standing.trials,
-        recommendation=recommendation,
-        search_winner=standing.search,
+        recommendation=said(recommendation),
+        search_winner=said(standing.search),
         confirmed=standing.confirmed,
-        own_winner=others[0].recommendation if others else None,
+        own_winner=said(others[0].recommendation) if others else None,
         thin=_thin(standing.trials, objective.metrics_needed()),
         front=make_front(standing.known.values(), objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
-        command=next((one.command for one in source.trials if one.number == recommendation.number), None),
+        command=command if stood_in is None else None,
         known=standing.known,
+        stood_in=stood_in,
     )
 
 

@@ -111,7 +111,8 @@ def score_text(trial: RankedTrial) -> str:
 
 def status_text(report: Report, trial: RankedTrial) -> str:
     """How a trial ended, why it has no place, which SLOs it breaks, and whether its lead is confirmed."""
-    parts = ["baseline"] if trial.kind is TrialKind.BASELINE else []
+    parts = [] if report.stood_in is None else [report.stood_in]
+    parts += ["baseline"] if trial.kind is TrialKind.BASELINE else []
     if trial.why_no_place is not None:
         parts.append(trial.why_no_place)
     elif trial.status is TrialStatus.COMPLETE and (broken := trial.broken_slos):

@@ -64,7 +64,8 @@ class Report:
     number. `search_winner` is what these say alone; `confirmed` is the verdict on launches made to confirm, None
     without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own and
     unconfirmed. `command` starts a server with the flags recommended. `known` are all stored trials by number, those of
-    the search scored by `objective`.
+    the search scored by `objective`. `stood_in`: how the trials came about where no
+    server ran them, such as "replayed"; nothing is recommended for production then.
     """
 
     study: str
@@ -82,6 +83,7 @@ class Report:
     notes: tuple[str, ...]
     command: str | None
     known: Mapping[int, Finished]
+    stood_in: str | None = None
 
     @property
     def winner(self) -> RankedTrial | None:

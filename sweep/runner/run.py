@@ -10,19 +10,19 @@ from sweep.diagnosis import Diagnosis, Policy
 from sweep.gpu import DeviceMemory, Findings, Gpus, judge
 from sweep.journal import Journal
 from sweep.knee import describe, find_knee
-from sweep.metric_table import parse_metric
-from sweep.metrics import summarize, summarize_engine, thin_percentiles
-from sweep.records import RequestRecord
+from sweep.metrics import summarize_engine
+from sweep.records import EngineSummary
 from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.reports import Hooks, RoundProgress, RoundReport
+from sweep.runner.result import measured_result, thin_remarks
 from sweep.runner.rounds import unexpected_hits, with_telemetry
 from sweep.runner.setup import TrialSetup
 from sweep.runner.soak import soak_remark
 from sweep.runner.telemetry import load_readings, telemetry_rows
 from sweep.server import new_api_key
 from sweep.store import TelemetryRow
-from sweep.trial import SEARCHING, Failure, Phase, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
+from sweep.trial import Failure, Finished, Phase, TrialKind, TrialResult, TrialSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,23 @@ class TrialOutcome:
     engine_summary: Mapping[str, float | None]
     telemetry: tuple[TelemetryRow, ...]
     dirty_devices: tuple[str, ...] = ()
+
+    def finished(self) -> Finished:
+        """What the plan needs to know of it."""
+        result = self.result
+        return Finished.of(
+            result.spec,
+            result.status,
+            result.score,
+            result.metrics,
+            result.failure,
+            total_s=result.total_s,
+            disturbed=bool(result.disturbances),
+            dirty_devices=self.dirty_devices,
+            engine_config=result.engine_config,
+            engine=EngineSummary(**self.engine_summary),
+            round_scores=result.round_scores,
+        )
 
 
 def run_trial(
@@ -136,33 +153,16 @@ def _result(
     began_wall_s: float,
     total_s: float,
 ) -> TrialResult:
-    metrics: dict[str, float | None] | None = None
-    score: Score | None = None
-    round_scores: tuple[float | None, ...] = ()
-    load = outcome.load
-    if load is not None:
-        metrics = _summary(setup, load.pooled, load.duration_s)
-        baseline = _baseline(spec, metrics)
-        score = setup.objective.score(metrics, baseline)
-        round_scores = tuple(
-            setup.objective.score(_summary(setup, requests, one.duration_s), baseline).value
-            for requests, one in zip(load.requests, load.rounds, strict=True)
-        )
-        if spec.kind is not TrialKind.CALIBRATION:
-            outcome.remarks += _thin_percentiles(setup, sum(one.completed for one in load.rounds))
     failure = None if outcome.failure is None else _failure(outcome.failure, outcome.exit_code, journal.redact)
-    stopped = None if load is None else load.stopped_because
-    status = TrialStatus.COMPLETE if stopped is None else TrialStatus.CENSORED
-    if failure is not None:
-        infeasible = failure.policy == Policy.INFEASIBLE
-        status = TrialStatus.INFEASIBLE if infeasible else TrialStatus.FAILED
-    return TrialResult(
-        spec=spec,
-        status=status,
-        metrics=metrics,
-        score=score,
+    load = outcome.load
+    if load is not None and load.stopped_because is not None:
+        load = replace(load, stopped_because=journal.redact(load.stopped_because))
+    return measured_result(
+        spec,
+        setup,
+        load,
         failure=failure,
-        requests=load.pooled if load is not None else (),
+        infeasible=failure is not None and failure.policy == Policy.INFEASIBLE,
         engine=outcome.engine,
         engine_config=outcome.engine_config,
         events=tuple(journal.events),
@@ -170,43 +170,10 @@ def _result(
         attempts=attempts,
         started_wall_s=began_wall_s,
         startup_s=outcome.startup_s,
-        load_s=load.duration_s if load is not None else None,
         total_s=total_s,
-        remarks=(*outcome.remarks, *findings.remarks),
+        remarks=(*outcome.remarks, *thin_remarks(spec, setup, load), *findings.remarks),
         disturbances=findings.disturbances,
-        rounds=load.rounds if load is not None else (),
-        round_scores=round_scores,
-        stopped_because=None if stopped is None else journal.redact(stopped),
     )
-
-
-def _summary(setup: TrialSetup, requests: Sequence[RequestRecord], duration_s: float) -> dict[str, float | None]:
-    objective = setup.objective
-    return summarize(
-        requests,
-        duration_s,
-        percentiles=setup.percentiles,
-        slo=objective.slo,
-        extra_names=objective.metrics_needed(),
-    )
-
-
-def _baseline(spec: TrialSpec, own: Mapping[str, float | None]) -> Mapping[str, float | None]:
-    """The baseline is scored against itself, so its score is 1.0; a launch after the search that has none to be
-    compared with yet has no score."""
-    if spec.baseline_metrics is not None and spec.kind is not TrialKind.BASELINE:
-        return spec.baseline_metrics
-    return own if spec.kind in SEARCHING else {}
-
-
-def _thin_percentiles(setup: TrialSetup, completed: int) -> list[str]:
-    percentiles = {
-        metric.percentile
-        for name in setup.objective.metrics_needed()
-        if (metric := parse_metric(name)).percentile is not None
-    }
-    thin = thin_percentiles((p for p in percentiles if p is not None), completed)
-    return [f"{', '.join(thin)} rests on few of {completed} completed requests"] if thin else []
 
 
 def _failure(diagnosis: Diagnosis, exit_code: int | None, redact: Callable[[str], str]) -> Failure:

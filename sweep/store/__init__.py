@@ -1,10 +1,14 @@
-"""Parquet: the one record of a study. Six tables under `results/STUDY/`, one file a trial and table."""
+"""Parquet: the one record of a study. Six tables under `results/STUDY/`, one file a trial and table.
+
+`pack` makes one file a table of a study that is done; `read_launches` reads both.
+"""
 
 from __future__ import annotations
 
 from sweep.atomic_file import DiskFull, WriteFailed
 from sweep.store.check import set_aside_broken, set_aside_trial
 from sweep.store.columns import read_request_columns
+from sweep.store.packed import StoredLaunch, pack, read_launches, read_metadata
 from sweep.store.read import (
     StoredTrial,
     read_columns,
@@ -24,13 +28,17 @@ __all__ = [
     "DiskFull",
     "Schema",
     "Store",
+    "StoredLaunch",
     "StoredTrial",
     "TelemetryRow",
     "WriteFailed",
     "flag_type",
+    "pack",
     "read_columns",
     "read_engine",
     "read_events",
+    "read_launches",
+    "read_metadata",
     "read_request_columns",
     "read_requests",
     "read_rounds",

@@ -25,6 +25,9 @@ _FLAG_OF: Mapping[str, Callable[[Any], Flag]] = {
 }
 
 
+_OF_SAMPLES = frozenset(item.name for item in fields(EngineSample))  # asked for tens of thousands of rows a study
+
+
 class DamagedFile(HostError):
     """A file of a table that is not whole Parquet."""
 
@@ -59,6 +62,7 @@ class StoredTrial:
     round_scores: tuple[float | None, ...] = ()
     thin_percentiles: tuple[str, ...] = ()
     stopped_because: str | None = None
+    stood_in: str | None = None
     block: int | None = None
 
     def engine_figures(self) -> EngineSummary:
@@ -71,7 +75,7 @@ def read_trials(folder: Path) -> tuple[StoredTrial, ...]:
 
     Raises HostError for a file that cannot be read, or was written by a newer version (see `set_aside_broken`).
     """
-    return tuple(sorted((_stored(path) for path in _files(folder, "trials")), key=lambda trial: trial.number))
+    return tuple(sorted((_stored(path) for path in table_files(folder, "trials")), key=lambda trial: trial.number))
 
 
 def read_requests(folder: Path, number: int) -> tuple[RequestRecord, ...]:
@@ -79,26 +83,23 @@ def read_requests(folder: Path, number: int) -> tuple[RequestRecord, ...]:
 
     Raises HostError when there is no such file or it cannot be read.
     """
-    rows = _rows(folder, "requests", number)
-    return tuple(RequestRecord(**_of(RequestRecord, {**row, "itl_ms": tuple(row["itl_ms"] or ())})) for row in rows)
+    return tuple(request_of(row) for row in _rows(folder, "requests", number))
 
 
 def read_rounds(folder: Path, number: int) -> tuple[RoundRecord, ...]:
     """The rounds of one trial in their order. Raises HostError as `read_requests`."""
-    rows = _rows(folder, "rounds", number)
-    return tuple(RoundRecord(**_of(RoundRecord, {**row, "disturbed": tuple(row["disturbed"] or ())})) for row in rows)
+    return tuple(round_of(row) for row in _rows(folder, "rounds", number))
 
 
 def read_engine(folder: Path, number: int) -> tuple[EngineSample, ...]:
     """The engine's counters of one trial in stored order. Raises HostError as `read_requests`."""
-    known = {item.name for item in fields(EngineSample)}
-    rows = _rows(folder, "engine", number)
-    return tuple(EngineSample(**{name: value for name, value in row.items() if name in known}) for row in rows)
+    return tuple(sample_of(row) for row in _rows(folder, "engine", number))
 
 
 def read_events(folder: Path, number: int) -> tuple[Event, ...]:
     """The events of one trial in stored order. Raises HostError as `read_requests`."""
-    return tuple(Event(**_of(Event, {**row, "wall_s": _wall_s(row["at"])})) for row in _rows(folder, "events", number))
+    rows = _rows(folder, "events", number)
+    return tuple(Event(**_of(Event, {**row, "wall_s": _wall_s(row["at"])})) for row in rows)
 
 
 def read_telemetry(folder: Path, number: int) -> tuple[TelemetryRow, ...]:
@@ -119,7 +120,7 @@ def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[
     A file without such a column, written before it was asked for, gives None. Raises HostError as `read_trials`.
     """
     columns: list[list[Any]] = [[] for _ in names]
-    for path in _files(folder, table):
+    for path in table_files(folder, table):
         found = read_file(path)
         for column, name in zip(columns, names, strict=True):
             column.extend(found[name].to_pylist() if name in found.column_names else [None] * found.num_rows)
@@ -166,14 +167,35 @@ def note(table: pa.Table, key: str) -> str:
     return str((table.schema.metadata or {}).get((METADATA_PREFIX + key).encode(), b"").decode(errors="replace"))
 
 
-def _files(folder: Path, table: str) -> list[Path]:
+def table_files(folder: Path, table: str) -> list[Path]:
+    """The files of a table, one a trial, in order of its number."""
     found = [path for path in (folder / table).glob("*.parquet") if path.stem.isdigit()]
     return sorted(found, key=lambda path: int(path.stem))
+
+
+def _stored(path: Path) -> StoredTrial:
+    table = read_file(path)
+    return stored_trial(table, table.to_pylist()[0])
 
 
 def _rows(folder: Path, table: str, number: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = read_file(trial_file(folder, table, number)).to_pylist()
     return rows
+
+
+def request_of(row: Mapping[str, Any]) -> RequestRecord:
+    """One row of `requests`."""
+    return RequestRecord(**_of(RequestRecord, {**row, "itl_ms": tuple(row["itl_ms"] or ())}))
+
+
+def round_of(row: Mapping[str, Any]) -> RoundRecord:
+    """One row of `rounds`."""
+    return RoundRecord(**_of(RoundRecord, {**row, "disturbed": tuple(row["disturbed"] or ())}))
+
+
+def sample_of(row: Mapping[str, Any]) -> EngineSample:
+    """One row of `engine`."""
+    return EngineSample(**{name: value for name, value in row.items() if name in _OF_SAMPLES})
 
 
 def _of(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,9 +207,8 @@ def _tuple(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     return None if reasons is None else tuple(reasons)
 
 
-def _stored(path: Path) -> StoredTrial:
-    table = read_file(path)
-    row = table.to_pylist()[0]
+def stored_trial(table: pa.Table, row: Mapping[str, Any]) -> StoredTrial:
+    """One row of a file of `trials`, whose schema says what its columns stand for."""
     roles: dict[str, dict[str, Any]] = {}
     for column in table.schema:
         notes = column.metadata or {}
@@ -217,6 +238,7 @@ def _stored(path: Path) -> StoredTrial:
         round_scores=tuple(row["round_scores"] or ()),
         thin_percentiles=tuple(row["thin_percentiles"] or ()),
         stopped_because=row["stopped_because"],
+        stood_in=row.get("stood_in"),
         block=row["block"],
     )
 

@@ -131,6 +131,7 @@ _TRIAL_HEAD = (
     _field("round_scores", pa.list_(_FLOAT)),
     _field("feasible", _BOOL),
     _field("stopped_because", _TEXT),
+    _field("stood_in", _TEXT),
     _field("block", _INT),
     _field("attempts", _INT),
     _field("started", _TIME),

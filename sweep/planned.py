@@ -1,0 +1,88 @@
+"""A prepared study's plan, and who judges its confirmation. No Ray in here: the same plan also runs in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sweep.confirm import AfterSearch, Jury
+from sweep.earlier import known_trials
+from sweep.plan import StudyPlan, grace_of
+from sweep.prepare import Prepared
+from sweep.searcher.proposer import Proposer
+from sweep.stages import ConfirmRules
+
+
+def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
+    """The plan with all that earlier runs stored, re-scored by the objective of today.
+
+    `time_left_s` is asked again and again; it counts down to the end of the study. Where nothing is launched it is
+    asked once, and the time that is left goes down by what trials are said to have taken.
+    """
+    virtual = None if prepared.stand_in is None else _VirtualClock(time_left_s())
+    config, space = prepared.config, prepared.space
+    proposer = Proposer(
+        space,
+        seed=config.study.seed,
+        sampler=config.study.sampler,
+        slo_names=tuple(prepared.setup.objective.slo),
+        front=len(prepared.setup.objective.front),
+    )
+    plan = StudyPlan(
+        proposer,
+        config.study.trials,
+        config.baseline_flags(),
+        stop_after_same_failure=config.study.stop_after_same_failure,
+        max_lost=config.study.max_retries,
+        time_left_s=time_left_s if virtual is None else virtual,
+        grace_s=grace_of(time_left_s()),
+        minimum_s=sum(one.last_send_s for one in prepared.setup.plan.rounds),
+        follow=_after_search(prepared),
+        follow_share=config.confirm.budget_share,
+        drift=config.confirm.drift,
+        second_looks=config.confirm.second_looks,
+        calibrate=config.load.calibrate,
+        rate_open=prepared.rate_open,
+    )
+    for finished in known_trials(prepared):
+        plan.hear(finished, earlier=True)
+    if virtual is not None:
+        virtual.follow(plan)
+    return plan
+
+
+@dataclass(slots=True)
+class _VirtualClock:
+    """Seconds left of `budget_s` after the trials that a plan heard of since it is followed."""
+
+    budget_s: float
+    _plan: StudyPlan | None = None
+    _before: frozenset[int] = frozenset()
+
+    def follow(self, plan: StudyPlan) -> None:
+        self._plan, self._before = plan, frozenset(plan.finished)
+
+    def __call__(self) -> float:
+        finished = {} if self._plan is None else self._plan.finished
+        return self.budget_s - sum(one.total_s or 0.0 for n, one in finished.items() if n not in self._before)
+
+
+def jury_of(prepared: Prepared) -> Jury:
+    """Who judges the confirmation launches of this study."""
+    confirm, setup = prepared.config.confirm, prepared.setup
+    rules = ConfirmRules.of(confirm)
+    return Jury(
+        setup.folder,
+        setup.objective,
+        rules,
+        width=confirm.width,
+        seed=prepared.config.study.seed,
+        metric_names=prepared.schema.metrics,
+    )
+
+
+def _after_search(prepared: Prepared) -> AfterSearch | None:
+    if not prepared.setup.confirmation:
+        return None
+    jury = jury_of(prepared)
+    return AfterSearch(jury.rules, prepared.config.baseline_flags(), jury)
