@@ -26,7 +26,7 @@ def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
         if one.metrics is not None and reference is not None:
             score = objective.score(one.metrics, reference)
         known[one.number] = Finished.of(
-            TrialSpec(one.number, one.kind, one.flags, block=one.block),
+            TrialSpec(one.number, one.kind, one.flags, block=one.block, node=one.node),
             one.status,
             score,
             one.metrics,
@@ -48,7 +48,9 @@ def _reference(
         return None
     if one.kind is TrialKind.CONFIRM:
         return block_reference(stored, one.block)
-    return one.metrics if one.number == 0 else reference_metrics(known, one.number)
+    if one.kind in (TrialKind.NODE, TrialKind.NEIGHBOUR):  # against trial 0: how its node, or a neighbour, differs
+        return reference_metrics(known, one.number)
+    return one.metrics if one.number == 0 else reference_metrics(known, one.number, one.node)
 
 
 def check_record(prepared: Prepared) -> Iterator[str]:

@@ -1,13 +1,17 @@
-"""Mistakes in the words typed on a command line, said as every other mistake is: one line, exit code 2."""
+"""The words of the command line: mistakes in one line with exit code 2, and what times and numbers mean."""
 
 from __future__ import annotations
 
 import re
 import sys
+from datetime import datetime, timedelta
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
+
+from sweep.config import MOST_TRIALS, StudyConfig, parse_duration_s
+from sweep.errors import UserError
 
 EXIT_CODE = 2
 # Of click, or of the copy of it that newer versions of typer bring.
@@ -33,3 +37,35 @@ def _in_words(error: Any) -> str:
     text = " ".join(str(error.format_message()).split()).rstrip(".")
     text = re.sub(r"^Invalid value for '([^']*)'", r"\1", text)
     return f"{text[:1].lower()}{text[1:]}; --help shows what there is"
+
+
+def budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None) -> float | None:
+    """The shortest of the study file's budget and the two options, in seconds. Raises UserError."""
+    limits = [config.study.time_budget] if config.study.time_budget is not None else []
+    if time_budget is not None:
+        try:
+            limits.append(parse_duration_s(time_budget))
+        except ValueError as error:
+            raise UserError(f"--time-budget: {error}") from None
+    if deadline is not None:
+        limits.append(seconds_until(deadline, datetime.now()))
+    return min(limits, default=None)
+
+
+def trials_in_all(text: str) -> int:
+    """The number given with `--trials`. Raises UserError."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TRIALS):
+        raise UserError(f"--trials: must be a whole number from 1 to {MOST_TRIALS:,}, not {text}")
+    return int(text)
+
+
+def seconds_until(clock: str, now: datetime) -> float:
+    """Seconds from `now` to a time of day, today or tomorrow. Raises UserError."""
+    try:
+        moment = datetime.strptime(clock, "%H:%M")
+    except ValueError:
+        raise UserError(f"--deadline: {clock!r} is not a time of day; write 07:00") from None
+    then = now.replace(hour=moment.hour, minute=moment.minute, second=0, microsecond=0)
+    if then <= now:
+        then += timedelta(days=1)
+    return (then - now).total_seconds()

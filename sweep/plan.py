@@ -1,34 +1,33 @@
 """Which trial runs next, and when the study stops. No Ray, no Optuna: decisions only.
 
 The baseline runs first and alone, since every score is a ratio to it; where the study asks for it, a calibration of its
-load comes before it, as alone. After it, trials are proposed until the asked
-number is reached, the time of the search is out, nothing is left to propose, or a cause is met that no flag can mend.
-In the middle and at the end of the search the baseline runs once more, alone, for what drifted. Then comes whatever
-follows the search, one launch at a time.
+load comes before it, as alone. After it, trials are proposed until the asked number is reached, the time of the search
+is out, nothing is left to propose, or a cause is met that no flag can mend. In the middle and at the end of the search
+the baseline runs once more, alone, for what drifted. Then comes whatever follows the search, one launch at a time.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import count
 
+from sweep.clock import MARGIN, describe_end, why_no_time
 from sweep.looks import second_look
-from sweep.plan_asks import Follows, Proposes
+from sweep.neighbours import disturb, launches_due
+from sweep.plan_asks import Follows, Proposes, expected_trial_s
+from sweep.plan_nodes import home, home_room, nodes_full, unmeasured
 from sweep.reference import reference_metrics
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
-# A trial is planned to take as long as the slowest of the last few, and this much more.
-_MARGIN = 1.1
-_RECENT = 5
 # A shorter search has no middle worth two more launches.
 _DRIFT_TRIALS = 12
 # Nor is its best worth a second look.
 _LOOK_TRIALS = 20
-# A trial that still runs so long after the end of the time is cut: this, or this share of a short time.
-_GRACE_S, _GRACE_SHARE = 30.0, 0.02
+# All else runs alone: nothing but what is searched, and the baseline on a node that took none yet.
+_SIDE_BY_SIDE = (*SEARCHING, TrialKind.NODE)
+# What does not follow the search.
+_BEFORE = (*_SIDE_BY_SIDE, TrialKind.NEIGHBOUR, TrialKind.CALIBRATION)
 # Policies of a failure after which no further launch makes sense.
 NEEDS_A_PERSON = ("stop_now", "host")
 
@@ -41,7 +40,8 @@ class StudyPlan:
     decides whether another can end in time. `follow` is what comes after the search, and `follow_share` how much of the
     time the search leaves to it at most. `drift`: whether the baseline is measured again. `second_looks`: the share of
     the trials, at their end, that measure the best ones once more. `calibrate`: whether a calibration comes first.
-    `rate_open`: that the load is known only after it, so that the plan ends with it.
+    `rate_open`: that the load is known only after it, so that the plan ends with it. `nodes` of a joined cluster that
+    take trials, with how many each holds at once. `server_sd`: how launches differ, for the check of neighbours.
     """
 
     proposer: Proposes
@@ -64,6 +64,8 @@ class StudyPlan:
     finished: dict[int, Finished] = field(default_factory=dict)
     live: dict[int, TrialSpec] = field(default_factory=dict)
     busy_devices: set[str] = field(default_factory=set)
+    nodes: Mapping[str, int] | None = None
+    server_sd: float | None = None
     _again: list[TrialSpec] = field(default_factory=list)
     _exhausted: bool = False
     _whole_s: float = 0.0
@@ -82,16 +84,43 @@ class StudyPlan:
         if ended is not None and (self._out_of_time() is not None or not self._follows()):
             self._end(ended)
             return None
-        if self.busy_devices:
-            self._pause()
+        if self.busy_devices and not self.live:
+            raise StopIteration("busy devices are taken out first")
+        kinds = {spec.kind for spec in self.live.values()}
+        at_once = 1 if self.nodes is None and self.one_a_node else self.concurrent
+        if self.busy_devices or len(self.live) >= at_once or not kinds <= {*_SIDE_BY_SIDE, TrialKind.NEIGHBOUR}:
             return None
-        if len(self.live) >= self.concurrent or any(spec.kind not in SEARCHING for spec in self.live.values()):
+        if ended is None and (spec := self._baseline_again()) is not None:
+            return self._start(spec)
+        if TrialKind.NEIGHBOUR in kinds:
             return None
         if ended is not None:
             return self._after(ended)
+        if nodes_full(self.nodes, self.finished, self.live.values(), self._again):
+            return None
         if self._again:
-            return self._start(self._again.pop(0))
+            return self._start(self._at_home(self._again.pop(0)))
         return self._searched()
+
+    def _baseline_again(self) -> TrialSpec | None:
+        """The baseline on a node that has none, or beside itself: both come before any trial of the search is there."""
+        first = self.finished.get(0)
+        if first is None or first.metrics is None or self.rate_open:
+            return None
+        spec = TrialSpec(self._next_number(), TrialKind.NEIGHBOUR, self.baseline_flags, first.metrics)
+        shared = self.server_sd is not None and home_room(self.nodes, self.finished, self.concurrent) > 1
+        if shared and launches_due(self.finished, self.live.values()):
+            return self._at_home(spec)
+        if self.nodes is None:
+            return None
+        self._again = [spec for spec in self._again if spec.kind is not TrialKind.NODE or spec.node in self.nodes]
+        node = unmeasured(self.nodes, self.finished, [*self.live.values(), *self._again])
+        return None if node is None else replace(spec, kind=TrialKind.NODE, node=node)
+
+    @property
+    def one_a_node(self) -> bool:
+        """Whether trials were found to disturb each other on one node."""
+        return self.server_sd is not None and disturb(self.finished.values(), self.server_sd) is True
 
     def _searched(self) -> TrialSpec | None:
         """The next trial of the search."""
@@ -110,7 +139,8 @@ class StudyPlan:
             self.stop(f"the baseline failed: {baseline.line_of_cause()}", failed=True)
             raise StopIteration(self.stop_reason)
         if self._drift_due(halfway=True):
-            return self._alone(TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics))
+            drift = TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics)
+            return None if self.live else self._start(self._at_home(drift))
         pending = [spec.flags for spec in self.live.values()]
         flags = self._looked_at_again(pending) or self.proposer.propose(number, pending)
         if flags is None:
@@ -128,20 +158,20 @@ class StudyPlan:
 
     def _after(self, ended: str) -> TrialSpec | None:
         """What follows the search, one launch at a time and alone."""
-        self._again = [spec for spec in self._again if spec.kind not in SEARCHING]
-        if self.live:
+        self._again = [spec for spec in self._again if spec.kind not in _SIDE_BY_SIDE]
+        if self.live or (self.nodes is not None and not self.nodes):
             return None
         if self._again:
-            return self._start(self._again.pop(0))
+            return self._start(self._at_home(self._again.pop(0)))
         spec = self._following()
         if spec is not None:
-            return self._start(spec)
+            return self._start(self._at_home(spec))
         self._end(ended)
         return None
 
     def _follows(self) -> bool:
         """Whether anything follows the search, as far as it is known while trials still run."""
-        if self.live or any(spec.kind not in SEARCHING for spec in self._again):
+        if self.live or any(spec.kind not in _SIDE_BY_SIDE for spec in self._again):
             return True
         return self._following() is not None
 
@@ -153,8 +183,11 @@ class StudyPlan:
             return TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics)
         return None if self.follow is None else self.follow.next(number, self.finished, self._room())
 
-    def _alone(self, spec: TrialSpec) -> TrialSpec | None:
-        return None if self.live else self._start(spec)
+    def _at_home(self, spec: TrialSpec) -> TrialSpec:
+        """What is compared with each other runs on one node: that of trial 0, or the first while that one is gone."""
+        if not self.nodes or spec.kind in (*SEARCHING, TrialKind.CALIBRATION, TrialKind.NODE):
+            return spec
+        return replace(spec, node=home(self.nodes, self.finished))
 
     @property
     def paused(self) -> bool:
@@ -198,7 +231,7 @@ class StudyPlan:
         left_s, expected_s = self.time_left_s(), self._expected_s()
         if left_s == float("inf") or not expected_s:
             return None
-        return int(left_s // (expected_s * _MARGIN))
+        return int(left_s // (expected_s * MARGIN))
 
     def reserve_s(self) -> float:
         """Seconds at the end that the search leaves to what follows it, by what a launch took so far.
@@ -210,7 +243,7 @@ class StudyPlan:
             return 0.0
         if self.follow.next(self._next_number(), self.finished, None) is None:
             return 0.0
-        return min(self.follow_share * self._whole_s, self.follow.least_launches() * expected_s * _MARGIN)
+        return min(self.follow_share * self._whole_s, self.follow.least_launches() * expected_s * MARGIN)
 
     def hear(self, finished: Finished, *, earlier: bool = False) -> None:
         """A trial ended. `earlier`: it is read back from the record of an earlier run."""
@@ -223,7 +256,7 @@ class StudyPlan:
             self.stop(f"the baseline has no score: the load left {', '.join(missing)} undefined", failed=True)
         elif finished.status in (TrialStatus.COMPLETE, TrialStatus.CENSORED):
             self._same = (None, 0)
-        elif not earlier:
+        elif not earlier and finished.kind is not TrialKind.NODE:  # that node takes no trials, the others do
             self._judge(finished)
 
     def lost(self, number: int) -> bool:
@@ -259,10 +292,6 @@ class StudyPlan:
         self.live[spec.number] = spec
         return spec
 
-    def _pause(self) -> None:
-        if not self.live:
-            raise StopIteration("busy devices are taken out first")
-
     def _end(self, reason: str) -> None:
         """No new trial will come: the end once nothing is live, otherwise a wait for what is."""
         if not self.live:
@@ -270,7 +299,7 @@ class StudyPlan:
             raise StopIteration(reason)
 
     def _next_number(self) -> int:
-        taken = {*self.finished, *self.live}
+        taken = {*self.finished, *self.live, *(spec.number for spec in self._again)}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
     def expected_left_s(self) -> float | None:
@@ -279,17 +308,13 @@ class StudyPlan:
         if each_s is None:
             return None
         searched = sum(one.kind in SEARCHING for one in self.finished.values())
-        followed = len(self.finished) - searched - self._calibrated()
+        followed = sum(one.kind not in _BEFORE for one in self.finished.values())
         after = 0 if self.follow is None else self.follow.least_launches() - followed
         left_s = each_s * (max(0, self.trials - searched) / self.concurrent + max(0, after))
         return min(left_s, max(0.0, self.time_left_s()))
 
     def _expected_s(self) -> float | None:
-        ended = self.finished.values()
-        timed = [f for f in ended if f.total_s is not None and f.kind is not TrialKind.CALIBRATION]
-        # A start that fails at once says nothing of how long one takes that does not.
-        whole = [f for f in timed if f.status is TrialStatus.COMPLETE] or timed
-        return max((f.total_s or 0.0 for f in whole[-_RECENT:]), default=None)
+        return expected_trial_s(self.finished.values())
 
     def overdue(self) -> bool:
         """Whether the time and its grace are over: a trial that still runs is cut."""
@@ -297,24 +322,11 @@ class StudyPlan:
 
     def describe_time(self) -> str | None:
         """What the end of the time means, in one line; None where there is no end."""
-        left_s = self.time_left_s()
-        if left_s == float("inf"):
-            return None
-        ends = datetime.now().astimezone() + timedelta(seconds=left_s)
-        shortest = f" (a load takes {self.minimum_s:.0f} s or more)" if self.minimum_s >= 1 else ""
-        return (
-            f"the study ends at {ends:%H:%M:%S}: no trial starts that would end later{shortest}; one that still runs "
-            f"{self.grace_s:.0f} s after is cut, and measured when the same command is typed again"
-        )
+        return describe_end(self.time_left_s(), self.minimum_s, self.grace_s)
 
     def _out_of_time(self, reserve_s: float = 0.0) -> str | None:
         """Why no further trial can end in time, `reserve_s` before the end; None when one can."""
-        left_s, expected_s = self.time_left_s() - reserve_s, self._expected_s()
-        if expected_s is None and self.minimum_s > left_s > 0:
-            return f"the time left, {left_s:.0f} s, is shorter than the load of one trial, {self.minimum_s:.0f} s"
-        if left_s <= 0 or (expected_s is not None and expected_s * _MARGIN > left_s):
-            return "the time left is shorter than a trial"
-        return None
+        return why_no_time(self.time_left_s() - reserve_s, self._expected_s(), self.minimum_s)
 
     def _judge(self, finished: Finished) -> None:
         """Stop for causes that no flag can mend."""
@@ -334,16 +346,3 @@ class StudyPlan:
             self._same = (finished.failure_class, count)
             if count >= self.stop_after_same_failure:
                 self.stop(f"{count} trials in a row failed of one cause that is not the flags: {cause}", failed=True)
-
-
-def grace_of(time_left_s: float) -> float:
-    """How long after the end of a time a trial that has begun may go on, in seconds."""
-    return min(_GRACE_S, _GRACE_SHARE * time_left_s)
-
-
-def deadline_clock(budget_s: float | None, started: float | None = None) -> Callable[[], float]:
-    """Seconds left of a budget that began at monotonic time `started` (default: now); infinite without a budget."""
-    if budget_s is None:
-        return lambda: float("inf")
-    begin = time.monotonic() if started is None else started
-    return lambda: begin + budget_s - time.monotonic()

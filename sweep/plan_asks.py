@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from sweep.trial import Finished, Flags, TrialSpec
+from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
+
+_RECENT = 5
 
 
 class Proposes(Protocol):
@@ -26,3 +28,11 @@ class Follows(Protocol):
 
     def least_launches(self) -> int:
         """How many launches are wanted if all goes well."""
+
+
+def expected_trial_s(ended: Iterable[Finished]) -> float | None:
+    """How long a further trial takes at most, by the last few whole ones; None before one has ended."""
+    timed = [one for one in ended if one.total_s is not None and one.kind is not TrialKind.CALIBRATION]
+    # A start that fails at once says nothing of how long one takes that does not.
+    whole = [one for one in timed if one.status is TrialStatus.COMPLETE] or timed
+    return max((one.total_s or 0.0 for one in whole[-_RECENT:]), default=None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sweep.clock import grace_of
 from sweep.confirm import AfterSearch, Jury
 from sweep.earlier import known_trials
-from sweep.plan import StudyPlan, grace_of
+from sweep.plan import StudyPlan
 from sweep.prepare import Prepared
+from sweep.racing import GPU_NOISE
 from sweep.searcher.proposer import Proposer
 from sweep.stages import ConfirmRules
 
@@ -28,6 +30,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         slo_names=tuple(prepared.setup.objective.slo),
         front=len(prepared.setup.objective.front),
     )
+    checked = config.resources.check_neighbours and prepared.setup.uses_gpus
     plan = StudyPlan(
         proposer,
         config.study.trials,
@@ -43,6 +46,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         second_looks=config.confirm.second_looks,
         calibrate=config.load.calibrate,
         rate_open=prepared.rate_open,
+        server_sd=GPU_NOISE.server_sd if checked and prepared.stand_in is None else None,
     )
     for finished in known_trials(prepared):
         plan.hear(finished, earlier=True)

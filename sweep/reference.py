@@ -42,10 +42,41 @@ def reference_number(finished: Mapping[int, Finished], number: int) -> int:
     return max((n for n, one in finished.items() if n < number and drifted(one)), default=0)
 
 
-def reference_metrics(finished: Mapping[int, Finished], number: int) -> Mapping[str, float | None] | None:
-    """The metrics that trial `number` is scored against; None when the baseline has none."""
-    one = finished.get(reference_number(finished, number))
+def reference_metrics(
+    finished: Mapping[int, Finished], number: int, node: str | None = None
+) -> Mapping[str, float | None] | None:
+    """The metrics that trial `number` is scored against; None when the baseline has none.
+
+    On a `node` other than that of trial 0 they are those of the baseline that was measured there before it.
+    """
+    one = finished.get(reference_trial(finished, number, node))
     return None if one is None else one.metrics
+
+
+def reference_trial(finished: Mapping[int, Finished], number: int, node: str | None = None) -> int:
+    """The trial of which `reference_metrics` are."""
+    own = node_baseline(finished, node, before=number)
+    return reference_number(finished, number) if own is None else own.number
+
+
+def node_baseline(finished: Mapping[int, Finished], node: str | None, *, before: int | None = None) -> Finished | None:
+    """The last baseline that a node has of its own, of those of lower number than `before`.
+
+    None for the node of trial 0, whose baseline that is, and where there is none.
+    """
+    first = finished.get(0)
+    if node is None or (first is not None and first.node == node):
+        return None
+    own = [
+        number
+        for number, one in finished.items()
+        if one.kind is TrialKind.NODE
+        and one.node == node
+        and one.status is TrialStatus.COMPLETE
+        and not one.disturbed
+        and (before is None or number < before)
+    ]
+    return finished[max(own)] if own else None
 
 
 def block_reference(trials: Iterable[Measured], block: int | None) -> Mapping[str, float | None] | None:

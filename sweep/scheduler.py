@@ -23,15 +23,33 @@ from sweep.wire import ATTEMPT, COLUMNS, ROUND, SPEC, Verdict, rival_from_config
 class RaceScheduler(FIFOScheduler):
     """Starts trials in the order they come and judges them after each round. `log_folder`: that of a trial's number.
 
-    A trial that cannot be judged goes on.
+    A trial that cannot be judged goes on; without `desk` none is judged. `stranded` says of a config whether its trial
+    can never start any more, for want of a node: it is then taken back, as if its worker had died.
     """
 
     # A worker that reports several results at once would not wait for the verdict on each.
     _supports_buffered_results = False
 
-    def __init__(self, desk: Desk, log_folder: Callable[[int], Path]) -> None:
+    def __init__(
+        self,
+        desk: Desk | None,
+        log_folder: Callable[[int], Path],
+        stranded: Callable[[dict[str, Any]], bool] = lambda _config: False,
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Ray's is
-        self._desk, self._log_folder = desk, log_folder
+        self._desk, self._log_folder, self._stranded = desk, log_folder, stranded
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        """The waiting trial of lowest number, after those that wait for nothing were taken back.
+
+        Only the few live ones are looked at: Ray's own goes through all trials of the study, many times a second.
+        """
+        waiting = [one for one in tune_controller.get_live_trials() if one.status == Trial.PENDING]
+        for one in waiting:
+            if self._stranded(one.config):
+                tune_controller.stop_trial(one)
+        left = [one for one in waiting if one.status == Trial.PENDING]
+        return min(left, key=lambda one: int(one.config[SPEC]["number"]), default=None)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Judge what a round showed; final results, and those that Ray repeats at the end, are none of ours."""
@@ -51,7 +69,7 @@ class RaceScheduler(FIFOScheduler):
         try:
             spec, _ = spec_from_config(config)
             rival = rival_from_config(config)
-            if rival is None:
+            if rival is None or self._desk is None:
                 return RaceDecision(False, "nothing to compare with")
             return self._desk.judge(spec, rival, unpack(result[COLUMNS]))
         except FAULTS as error:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import os
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +24,15 @@ from sweep.cluster import first_line
 from sweep.config import StudyConfig
 from sweep.confirm import Confirmed, recommended
 from sweep.console import View
+from sweep.crew import Crew
 from sweep.desk import Desk
 from sweep.earlier import known_trials
 from sweep.errors import ClusterLost, HostError
-from sweep.fleet import needs_of
+from sweep.fleet import Fleet, needs_of
 from sweep.front import Front, make_front
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
+from sweep.neighbours import describe
 from sweep.plan import StudyPlan
 from sweep.planned import jury_of
 from sweep.prepare import Prepared, at_rate
@@ -37,12 +40,12 @@ from sweep.process import end_leftovers
 from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.store import StoredTrial, read_trials
+from sweep.store import RemoteResults, StoredTrial, copy_missing, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
 from sweep.trial import Finished, Phase, TrialKind, TrialSpec
 from sweep.unfinished import store_cut, store_lost, wait_for_servers
-from sweep.wire import SPEC
+from sweep.wire import PLACES, SPEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +77,28 @@ def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
 class _EveryStep(tune.Callback):
     """Calls `checks` in each round of Ray Tune's loop, some ten times a second; what one raises ends the loop.
 
+    Of a cluster it looks which nodes there are, and remembers which worker has which trial.
+
     Trials that are overdue by the plan are cut: their worker is killed, and the supervisor then ends the server. One
     that is stopping its server already may end by itself, which has a limit of its own.
     """
 
-    def __init__(self, checks: Sequence[Callable[[], None]], plan: StudyPlan, folder: StudyFolder) -> None:
-        self._checks, self._plan, self._folder = checks, plan, folder
+    def __init__(
+        self,
+        checks: Sequence[Callable[[], None]],
+        plan: StudyPlan,
+        folder: StudyFolder,
+        crew: Crew | None,
+    ) -> None:
+        self._checks, self._plan, self._folder, self._crew = checks, plan, folder, crew
         self._cut: set[str] = set()
 
     def on_step_begin(self, iteration: int, trials: list[Any], **_: object) -> None:
         del iteration
         for check in self._checks:
             check()
+        if self._crew is not None:
+            self._crew.step(trials)
         if self._plan.overdue():
             for one in trials:
                 actor = one.temporary_state.ray_actor
@@ -105,11 +118,13 @@ def run_study(
     gpus: Gpus,
     view: View,
     checks: Sequence[Callable[[], None]] = (),
+    fleet: Fleet | None = None,
+    remote: RemoteResults | None = None,
 ) -> StudyOutcome:
     """Run what the plan still wants on the Ray that is up; everything is stored when this returns.
 
-    `checks` are called all the time and may raise to end it. Raises ClusterLost when Ray fails; what was measured until
-    then is stored, too.
+    `fleet`: the nodes of a cluster that was joined; `remote`: where trials are copied to. `checks` are called all the
+    time and may raise to end it. Raises ClusterLost when Ray fails; what was measured until then is stored, too.
     """
     devices = gpus.devices if prepared.setup.uses_gpus else ()
     worker = Worker(
@@ -120,13 +135,15 @@ def run_study(
         holder=folder.holder(folder.path),
         umask=_umask(),
         stand_in=prepared.stand_in,
+        intake=f"sweep-intake-{uuid.uuid4().hex}",
     )
+    crew = None if fleet is None else Crew(fleet, plan, worker, prepared.config.resources.concurrent_trials, view.say)
     desk = Desk.of(prepared.setup, racing=prepared.config.study.racing)
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)),
         tune_config=tune.TuneConfig(
-            search_alg=_searcher(prepared, plan, folder, view, worker, desk),
-            scheduler=None if desk is None else RaceScheduler(desk, prepared.setup.log_folder),
+            search_alg=_searcher(prepared, plan, folder, view, worker, desk, crew, remote),
+            scheduler=RaceScheduler(desk, prepared.setup.log_folder, *([] if crew is None else [crew.stranded])),
             num_samples=-1,
             reuse_actors=True,  # a worker's start costs seconds and nothing of a trial stays in it
             trial_name_creator=_trial_name,
@@ -137,7 +154,7 @@ def run_study(
             storage_path=str(folder.ray.absolute()),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
-            callbacks=[_EveryStep(checks, plan, folder)],
+            callbacks=[_EveryStep(checks, plan, folder, crew)],
         ),
     )
     try:
@@ -151,7 +168,14 @@ def run_study(
 
 
 def _searcher(
-    prepared: Prepared, plan: StudyPlan, folder: StudyFolder, view: View, worker: Worker, desk: Desk | None
+    prepared: Prepared,
+    plan: StudyPlan,
+    folder: StudyFolder,
+    view: View,
+    worker: Worker,
+    desk: Desk | None,
+    crew: Crew | None,
+    remote: RemoteResults | None,
 ) -> TuneSearcher:
     """The plan behind Ray's searcher, with what to do and to say when a trial starts, ends or is lost."""
 
@@ -160,24 +184,41 @@ def _searcher(
             wait_for_servers(folder)
         else:  # the supervisor ends the server as soon as the worker is gone, unless it died, too
             end_leftovers(folder.processes)
-        return next((known for known in known_trials(prepared) if known.number == spec.number), None)
+        found = next((known for known in known_trials(prepared) if known.number == spec.number), None)
+        if crew is not None and found is None and not plan.overdue():
+            crew.lost(spec)
+        return found
 
     def ended(finished: Finished) -> None:
+        if remote is not None:
+            copy_missing(remote, folder.path, view.say)
         view.ended(finished)
+        if crew is not None:
+            crew.ended(finished)
         if finished.kind is TrialKind.CALIBRATION:
             for line in calibration_lines(folder.path, prepared.config.load, finished.flags):
                 view.say(line)
+        if finished.kind is TrialKind.NEIGHBOUR and plan.server_sd is not None:
+            for line in describe(plan.finished.values(), plan.server_sd):
+                view.say(line)
+
+    def why_again(spec: TrialSpec) -> str:
+        cause = None if crew is None else crew.cause(spec)
+        return "its worker died" if cause is None else f"{cause.line_of_cause()} (node {cause.node})"
 
     return TuneSearcher(
         plan,
         on_start=view.started,
         on_end=ended,
         recover=recover,
-        on_again=lambda spec: view.say(f"trial {spec.number}: its worker died; it runs once more"),
+        on_again=lambda spec: view.say(f"trial {spec.number}: {why_again(spec)}; it runs once more"),
         on_busy=lambda finished: view.say(f"trial {finished.number} waits: {finished.line_of_cause()}"),
-        give_up=lambda spec: store_lost(spec, worker),
+        give_up=lambda spec: store_lost(spec, worker, None if crew is None else crew.cause(spec)),
         cut=lambda spec: store_cut(spec, worker),
         rival=lambda spec, finished: None if desk is None else desk.rival(spec, finished),
+        places=(lambda _spec: {}) if crew is None else crew.places,
+        on_elsewhere=(lambda _finished: None) if crew is None else crew.failed,
+        stranded=(lambda _spec: False) if crew is None else crew.never_started,
     )
 
 
@@ -196,7 +237,9 @@ def _trial_name(ray_trial: Any) -> str:
 def _resources(config: StudyConfig, trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
     """What one trial asks of Ray, all of one node: its own flags decide how many devices."""
     needs = needs_of(config, trial_config[SPEC]["flags"])
-    return tune.PlacementGroupFactory([needs.bundle()], strategy="STRICT_PACK")
+    nodes = trial_config.get(PLACES)
+    where = {"bundle_label_selector": [{"ray.io/node-id": f"in({','.join(sorted(nodes))})"}]} if nodes else {}
+    return tune.PlacementGroupFactory([needs.bundle()], strategy="STRICT_PACK", **where)
 
 
 def anything_left(plan: StudyPlan) -> bool:

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
+import ray
 from ray import tune
 
 from sweep.errors import HostError, HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
+from sweep.handover import Spool
+from sweep.journal import PROGRESS
+from sweep.plan import NEEDS_A_PERSON
 from sweep.racer import Racer
 from sweep.redact import Redactor
 from sweep.runner import StandIn, TrialOutcome, TrialSetup, run_trial, usual_of
 from sweep.store import DiskFull, Schema, Store
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, TrialSpec, TrialStatus
-from sweep.wire import RESULT, SPEC, finished_to_result, rival_from_config, spec_from_config
+from sweep.wire import (
+    PLACES,
+    RESULT,
+    SPEC,
+    VERDICTS,
+    Place,
+    Rival,
+    finished_to_result,
+    place_from_config,
+    rival_from_config,
+    spec_from_config,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +43,7 @@ class Worker:
 
     `resting`: memory of the devices before the study. `holder`: who holds the study, see `StudyFolder.holder`.
     `umask`: that of the person, since a worker has that of whoever started the cluster. `stand_in`: see `Prepared`.
+    `intake`: the name of the actor that takes what nodes hand over that do not see the study's folder.
     """
 
     setup: TrialSetup
@@ -36,6 +53,7 @@ class Worker:
     holder: str
     umask: int
     stand_in: StandIn | None = None
+    intake: str = ""
 
     def redactor(self) -> Redactor:
         """Made where it is used: the environment's secrets do not travel."""
@@ -45,6 +63,17 @@ class Worker:
         """The study's store."""
         return Store(self.setup.folder, self.schema, metadata=self.metadata, redactor=self.redactor())
 
+    def at(self, place: Place | None) -> tuple[Self, Spool | None]:
+        """The same on the node it runs on: its own memory at rest, and where it does not share the study's folder, a
+        folder of its own. Raises HostNotReady where the driver is gone."""
+        if place is None:
+            return self, None
+        here = replace(self, resting=tuple(DeviceMemory(*one) for one in place.resting))
+        if place.shared:
+            return here, None
+        spool = Spool(self.intake, self.setup.folder, place.name)
+        return replace(here, setup=replace(self.setup, folder=spool.path)), spool
+
 
 def trial(config: dict[str, Any], worker: Worker) -> None:
     """Run the trial of `config`, store it, report it. One that is raced reports after each round, too.
@@ -52,18 +81,20 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
     Nothing is stored for a driver that no longer holds the study: the next one runs this trial itself.
     """
     os.umask(worker.umask)
+    place = place_from_config(config, ray.get_runtime_context().get_node_id()) if config.get(PLACES) else None
     spec, first_attempt = spec_from_config(config[SPEC])
     rival = rival_from_config(config[SPEC])
+    if place is not None:
+        spec = replace(spec, node=place.name, baseline_metrics=place.baseline or spec.baseline_metrics)
+        rival = rival if place.raced else None
     try:
-        store = worker.store()
-        store.check_room()  # before the launch: what cannot be stored need not be measured
-        racer = None if rival is None else Racer(spec, rival, worker.setup, tune.report)
-        outcome = _outcome(spec, worker, first_attempt, racer)
-        if StudyFolder.holder(worker.setup.folder) != worker.holder:
-            return
-        finished = outcome.finished()
-        if not finished.postponed:
-            store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
+        here, spool = worker.at(place)
+        with contextlib.ExitStack() as stack:
+            if spool is not None:
+                spool.fetch(sorted({0, *([] if rival is None else [rival.number])}))
+                stack.enter_context(spool.progress_shown(spec.number, PROGRESS))
+                stack.callback(spool.put_logs, spec.number)
+            finished = _run(spec, here, first_attempt, rival, spool, others=place is not None and place.others)
     except (HostError, HostNotReady, OSError) as error:
         # Not on disk: not measured. The study stops, and the next start runs this trial again. An OSError is that of a
         # log or journal, a HostError that of a recording; everything else of a trial ends as its status.
@@ -76,8 +107,44 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
             failure_line=str(error),
             advice=how_to_go_on(error),
             policy="stop_now",
+            node=spec.node,
+            again_elsewhere=place is not None and place.others,
         )
-    tune.report({RESULT: finished_to_result(finished)})
+    if finished is not None:
+        tune.report({RESULT: finished_to_result(finished)})
+
+
+def _run(
+    spec: TrialSpec, worker: Worker, first_attempt: int, rival: Rival | None, spool: Spool | None, *, others: bool
+) -> Finished | None:
+    """The trial, stored; None where the study is no longer this driver's. Raises HostNotReady where it cannot be."""
+    store = worker.store()
+    store.check_room()  # before the launch: what cannot be stored need not be measured
+    racer = None if rival is None else Racer(spec, rival, worker.setup, _reporter(spec, spool))
+    outcome = _outcome(spec, worker, first_attempt, racer)
+    finished = outcome.finished()
+    if others and (finished.postponed or finished.policy in NEEDS_A_PERSON):
+        return replace(finished, again_elsewhere=True, dirty_devices=())
+    if spool is not None:
+        if not finished.postponed:
+            spool.put(spec.number, store.encoded(outcome.result, outcome.engine_summary, outcome.telemetry))
+    elif StudyFolder.holder(worker.setup.folder) != worker.holder:
+        return None
+    elif not finished.postponed:
+        store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
+    return finished
+
+
+def _reporter(spec: TrialSpec, spool: Spool | None) -> Callable[[dict[str, Any]], None]:
+    """What hands a round to the scheduler; its verdict lies in the log folder when this returns."""
+
+    def report(result: dict[str, Any]) -> None:
+        tune.report(result)
+        if spool is not None:
+            with contextlib.suppress(HostNotReady):  # without a verdict it goes on
+                spool.fetch_log(spec.number, VERDICTS)
+
+    return report
 
 
 def _outcome(spec: TrialSpec, worker: Worker, first_attempt: int, racer: Racer | None) -> TrialOutcome:

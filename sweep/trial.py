@@ -35,6 +35,8 @@ class TrialKind(StrEnum):
     DRIFT = "drift"  # the baseline once more, for what the machine did meanwhile
     CONFIRM = "confirm"
     SOAK = "soak"
+    NEIGHBOUR = "neighbour"  # the baseline twice at a time on one node, for what neighbours do to each other
+    NODE = "node"  # the baseline on a further node of the cluster: what the trials there are scored against
 
 
 # The trials that a study file counts.
@@ -59,7 +61,8 @@ class TrialSpec:
     """One trial to run. `flags` are the searched flags (None: left to vLLM); trial 0 is the baseline.
 
     A calibration's load is a ladder of rates. For the others `block` None is the load of the search, a number that
-    block of held-out prompts (see `confirmation_plans`).
+    block of held-out prompts (see `confirmation_plans`). `node` is the one of a cluster that it must run on, and once
+    it runs, the one it runs on.
     """
 
     number: int
@@ -67,6 +70,7 @@ class TrialSpec:
     flags: Flags
     baseline_metrics: Mapping[str, float | None] | None = None
     block: int | None = None
+    node: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,9 @@ class Finished:
     engine_config: EngineConfig | None = None
     engine: EngineSummary | None = None
     round_scores: tuple[float | None, ...] = ()  # as in TrialResult
+    node: str | None = None
+    # The node, not the flags, was in the way, and there are others: nothing is stored, and it runs again on another.
+    again_elsewhere: bool = False
 
     @classmethod
     def of(
@@ -211,6 +218,7 @@ class Finished:
             engine_config=engine_config,
             engine=engine,
             round_scores=round_scores,
+            node=spec.node,
         )
 
     @property

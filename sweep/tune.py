@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from datetime import datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, NoReturn
@@ -13,25 +13,28 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 
+from sweep.clock import deadline_clock
 from sweep.cluster import ray_cluster, room_for, room_here
-from sweep.config import MOST_TRIALS, StudyConfig, load, located, parse_duration_s
+from sweep.config import StudyConfig, load, located
 from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
+from sweep.crew import join
 from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
 from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, UserError
-from sweep.fleet import needs_of
+from sweep.fleet import check_accelerator, needs_of, without_devices
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
-from sweep.options import PlainCommand
-from sweep.plan import StudyPlan, deadline_clock
+from sweep.options import PlainCommand, budget_s, trials_in_all
+from sweep.plan import StudyPlan
 from sweep.planned import make_plan
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
 from sweep.recommend import recommend
 from sweep.report.page import page_line
-from sweep.store import read_trials, set_aside_broken
+from sweep.spent import gpu_hours, spent_lines
+from sweep.store import RemoteResults, copy_missing, read_trials, set_aside_broken
 from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import SEARCHING, Finished
@@ -81,9 +84,9 @@ def main(
     try:
         config = load(study)
         if trials is not None:
-            update = {"trials": _trials(trials)}
+            update = {"trials": trials_in_all(trials)}
             config = config.model_copy(update={"study": config.study.model_copy(update=update)})
-        time_left_s = deadline_clock(_budget_s(config, time_budget, deadline))
+        time_left_s = deadline_clock(budget_s(config, time_budget, deadline))
         how = {"dry_run": dry_run, "as_json": json_output, "salvage": salvage}
         code = _run(config, study, time_left_s, address=ray_address, **how)
     except UserError as error:
@@ -108,20 +111,39 @@ def _run(
     with Interrupts() as interrupts, Gpus() as gpus:
         if gpus.notice and config.gpus(config.baseline_flags()) > 0:
             notices.print(gpus.notice)
-        results = Path(config.study.results).expanduser()
+        results, store = config.study.folder, config.study.store
         if dry_run:
             prepared = prepare_study(config, study, results / config.study.name, gpus, salvage=salvage)
+            if address is not None:
+                prepared = dataclasses.replace(prepared, fingerprint=without_devices(prepared.fingerprint))
             _say_notices(notices, prepared)
-            return _dry_run(prepared, study, address, interrupts, notices, as_json=as_json)
+            return _dry_run(prepared, study, address, gpus, interrupts, notices, as_json=as_json)
+        remote = None if store is None else RemoteResults.open(store, config.study.name)
         with StudyFolder.open(results, config.study.name) as folder:
+            if remote is not None and (fetched := remote.fetch(folder.path)):
+                notices.print(f"{len(fetched)} trials that are not here were fetched from {remote}")
             prepared = prepare_study(config, study, folder.path, gpus, salvage=salvage)
+            if address is not None:  # what the devices of its nodes are is known when it is joined
+                prepared = dataclasses.replace(prepared, fingerprint=without_devices(prepared.fingerprint))
             _say_notices(notices, prepared)
             with located(study):
                 for line in _take_over(prepared, folder):
                     notices.print(line)
-            return _night(
-                prepared, folder, gpus, interrupts, time_left_s, as_json=as_json, address=address, notices=notices
-            )
+            try:
+                return _night(
+                    prepared,
+                    folder,
+                    gpus,
+                    interrupts,
+                    time_left_s,
+                    as_json=as_json,
+                    address=address,
+                    notices=notices,
+                    remote=remote,
+                )
+            finally:
+                if remote is not None:
+                    copy_missing(remote, folder.path, notices.print)
 
 
 def _say_notices(notices: Console, prepared: Prepared) -> None:
@@ -130,7 +152,14 @@ def _say_notices(notices: Console, prepared: Prepared) -> None:
 
 
 def _dry_run(
-    prepared: Prepared, study: Path, address: str | None, interrupts: Interrupts, notices: Console, *, as_json: bool
+    prepared: Prepared,
+    study: Path,
+    address: str | None,
+    gpus: Gpus,
+    interrupts: Interrupts,
+    notices: Console,
+    *,
+    as_json: bool,
 ) -> int:
     """What the real run would refuse is refused; the machine's room last, so that the commands are seen anywhere."""
     with located(study):
@@ -142,6 +171,7 @@ def _dry_run(
         print_dry_run(prepared, Console(highlight=False, markup=False, soft_wrap=True))
     wanted, asked = needs_of(prepared.config), prepared.config.resources.concurrent_trials
     if address is None:
+        check_accelerator(prepared.config.resources.accelerator, [one.name or "" for one in gpus.devices])
         room_here(wanted, asked)
         return 0
     with (
@@ -176,6 +206,7 @@ def _night(
     as_json: bool,
     address: str | None,
     notices: Console,
+    remote: RemoteResults | None = None,
 ) -> int:
     config = prepared.config
     plan = make_plan(prepared, time_left_s=time_left_s)
@@ -196,11 +227,16 @@ def _night(
     try:
         while True:
             with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
-                needed = config.most_gpus()
-                while True:
+                needed, fleet = config.most_gpus(), None
+                if address is not None:
+                    prepared, fleet = join(prepared, folder, notices.print)
+                else:
+                    check_accelerator(config.resources.accelerator, [one.name or "" for one in gpus.devices])
                     plan.concurrent = room_for(needs_of(config), config.resources.concurrent_trials)
+                while True:
                     with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
-                        outcome = run_study(prepared, plan, folder, gpus, view, (interrupts.check, check_ray))
+                        checks = (interrupts.check, check_ray)
+                        outcome = run_study(prepared, plan, folder, gpus, view, checks, fleet, remote)
                     if plan.stop_reason is not None or plan.busy_devices or not plan.paused:
                         break
                     prepared = at_auto_rate(prepared, folder)
@@ -260,9 +296,12 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
                 front=outcome.front,
                 stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
             )
+            | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
         )
     else:
         console = Console(highlight=False, markup=False)
+        for line in spent_lines(outcome.trials, prepared.config.gpus):
+            console.print(line, soft_wrap=True)
         print_final(
             console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_COLUMNS),
             outcome.trials,
@@ -291,36 +330,6 @@ def _reads_yaml(prepared: Prepared) -> str | None:
         return None
     env = [f"{name}={shlex.quote(value)}" for name, value in prepared.config.serve.env.items()]
     return prepared.redactor.text(" ".join([*env, "vllm serve"]))
-
-
-def _budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None) -> float | None:
-    """The shortest of the study file's budget and the two options."""
-    limits = [config.study.time_budget] if config.study.time_budget is not None else []
-    if time_budget is not None:
-        try:
-            limits.append(parse_duration_s(time_budget))
-        except ValueError as error:
-            raise UserError(f"--time-budget: {error}") from None
-    if deadline is not None:
-        limits.append(_seconds_until(deadline, datetime.now()))
-    return min(limits, default=None)
-
-
-def _trials(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TRIALS):
-        raise UserError(f"--trials: must be a whole number from 1 to {MOST_TRIALS:,}, not {text}")
-    return int(text)
-
-
-def _seconds_until(clock: str, now: datetime) -> float:
-    try:
-        moment = datetime.strptime(clock, "%H:%M")
-    except ValueError:
-        raise UserError(f"--deadline: {clock!r} is not a time of day; write 07:00") from None
-    then = now.replace(hour=moment.hour, minute=moment.minute, second=0, microsecond=0)
-    if then <= now:
-        then += timedelta(days=1)
-    return (then - now).total_seconds()
 
 
 def _refuse_lost(lost: ClusterLost) -> None:

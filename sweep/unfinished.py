@@ -15,8 +15,11 @@ from sweep.trainable import Worker, how_to_go_on
 from sweep.trial import CUT, Failure, Finished, TrialResult, TrialSpec, TrialStatus
 
 
-def store_lost(spec: TrialSpec, worker: Worker) -> Finished:
-    """The row of a trial whose workers died every time: no verdict on its flags."""
+def store_lost(spec: TrialSpec, worker: Worker, cause: Finished | None = None) -> Finished:
+    """The row of a trial whose workers died every time, or whose nodes failed it (`cause`): no verdict on its flags."""
+    if cause is not None:
+        line, advice = cause.failure_line or "", cause.advice or ""
+        return _store(spec, worker, line, advice, policy=cause.policy or "retry", failure_class=cause.failure_class)
     advice = "look for the kernel's out-of-memory killer and Ray's own logs"
     return _store(spec, worker, "the Ray worker of this trial died each time", advice, policy="retry")
 
@@ -35,13 +38,15 @@ def wait_for_servers(folder: StudyFolder, within_s: float = 25.0) -> None:
     end_leftovers(folder.processes, even_owned=True)
 
 
-def _store(spec: TrialSpec, worker: Worker, line: str, advice: str, *, policy: str) -> Finished:
+def _store(
+    spec: TrialSpec, worker: Worker, line: str, advice: str, *, policy: str, failure_class: str | None = None
+) -> Finished:
     logs = worker.setup.log_folder(spec.number)
     for log in logs.glob("*.log"):  # its worker would have done it
         worker.redactor().file(log)
     events = read_events(logs)
     failure = Failure(
-        failure_class="other",
+        failure_class=failure_class or "other",
         phase=events[-1].phase if policy == CUT and events else "host",
         line=line,
         advice=advice,

@@ -13,11 +13,11 @@ from sweep.records import EngineConfig, EngineSummary
 from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
 
 # The keys of a Ray config and of a Ray result that are ours; the last three are those of a result after a round.
-SPEC, RESULT = "spec", "sweep_result"
+SPEC, RESULT, PLACES = "spec", "sweep_result", "places"
 ATTEMPT, ROUND, COLUMNS = "sweep_attempt", "sweep_round", "sweep_columns"
 
 # Ray tells a function nothing, it lets it go on or ends it in mid-step: verdicts lie in the trial's log folder.
-_VERDICTS = "race.jsonl"
+VERDICTS = "race.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,23 @@ class Rival:
     metrics: Mapping[str, float | None]
     compared: int
     launches: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A node of a cluster, as a trial that runs there must know it.
+
+    `shared`: whether it sees the study's folder. `baseline`: the metrics of the node's own baseline, None where that of
+    the study counts. `raced`: whether trials there may be raced against those of other nodes. `others`: whether a trial
+    that fails of the node could run on another. `resting`: memory of its devices at rest, as (index, GiB, MIG index).
+    """
+
+    name: str
+    shared: bool
+    baseline: Mapping[str, float | None] | None
+    raced: bool
+    others: bool
+    resting: tuple[tuple[int, float | None, int | None], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +70,7 @@ def spec_to_config(spec: TrialSpec, first_attempt: int, rival: Rival | None = No
         "flags": dict(spec.flags),
         "baseline_metrics": None if spec.baseline_metrics is None else dict(spec.baseline_metrics),
         "block": spec.block,
+        "node": spec.node,
         "first_attempt": first_attempt,
         "rival": None if rival is None else asdict(rival),
     }
@@ -61,7 +79,12 @@ def spec_to_config(spec: TrialSpec, first_attempt: int, rival: Rival | None = No
 def spec_from_config(config: dict[str, Any]) -> tuple[TrialSpec, int]:
     """The inverse of `spec_to_config`, but for the rival."""
     spec = TrialSpec(
-        config["number"], TrialKind(config["kind"]), config["flags"], config["baseline_metrics"], config["block"]
+        config["number"],
+        TrialKind(config["kind"]),
+        config["flags"],
+        config["baseline_metrics"],
+        config["block"],
+        config["node"],
     )
     return spec, config["first_attempt"]
 
@@ -70,6 +93,17 @@ def rival_from_config(config: dict[str, Any]) -> Rival | None:
     """The rest of that inverse."""
     found = config["rival"]
     return None if found is None else Rival(**found | {"launches": tuple(found["launches"])})
+
+
+def places_to_config(places: Mapping[str, Place]) -> dict[str, Any]:
+    """The nodes that may take a trial, by Ray's id of each, as plain values."""
+    return {key: asdict(place) for key, place in places.items()}
+
+
+def place_from_config(config: Mapping[str, Any], node_id: str) -> Place | None:
+    """What there is to know of one of them; None for a node that is not among them."""
+    found = config.get(PLACES, {}).get(node_id)
+    return None if found is None else Place(**found | {"resting": tuple(map(tuple, found["resting"]))})
 
 
 def finished_to_result(finished: Finished) -> str:
@@ -94,14 +128,14 @@ def finished_from_result(payload: str) -> Finished:
 
 def write_verdict(folder: Path, verdict: Verdict) -> None:
     """Add a verdict to those in the trial's log folder. Raises OSError."""
-    with (folder / _VERDICTS).open("a", encoding="utf-8") as file:
+    with (folder / VERDICTS).open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(verdict)) + "\n")
 
 
 def read_verdict(folder: Path, attempt: int, number: int) -> Verdict | None:
     """The verdict on round `number` of an attempt; None where there is none that can be read."""
     try:
-        lines = (folder / _VERDICTS).read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = (folder / VERDICTS).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return None
     for line in reversed(lines):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweep.cluster import ClusterNode, NodeLook
+from sweep.fingerprint import Fingerprint
 from sweep.node import NodeFacts, Wanted, faults_of
 
 MODEL = "a" * 64
@@ -55,6 +56,28 @@ FACTS = NodeFacts(
     ram_gib=256,
     kernel="6.8",
     shared=True,
+)
+
+
+FINGERPRINT = Fingerprint(
+    vllm="0.32.0",
+    torch="2.9",
+    python="3.11.9",
+    cuda=None,
+    driver=None,
+    gpus=(),
+    cpu_model="laptop",
+    cpu_cores=8,
+    ram_gib=16,
+    kernel="6.1",
+    hostname="driver",
+    model="/models/m",
+    model_sha256=MODEL,
+    tokenizer="/models/m",
+    tokenizer_sha256=MODEL,
+    chat_template_sha256=None,
+    dataset_sha256="c" * 64,
+    server_command=("vllm", "serve"),
 )
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
-from node_facts import facts, seen
+import json
 
-from sweep.cluster import ClusterNode, Needs, room_for
+import pytest
+from node_facts import FINGERPRINT, WANTED, facts, seen
+
+from sweep.cluster import ClusterNode, Needs, NodeLook, NodeLooks, room_for
 from sweep.errors import HostError
-from sweep.fleet import choose
+from sweep.fleet import Fleet, check_accelerator, choose, places_for, without_devices
+from sweep.gpu import DeviceMemory
+from sweep.objective import Objective
+from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
+from sweep.wire import PLACES, Place, place_from_config, places_to_config
 
 FOUR = Needs(4, 8.0)
 
@@ -81,3 +87,106 @@ class TestChoice:
         assert choose(looks, FOUR, "H100").left_out["a"] == (
             "resources.accelerator is H100, its devices are NVIDIA RTX A6000"
         )
+
+
+class TestFleet:
+    """A fleet of made-up nodes; how nodes come and go is tested on a real cluster."""
+
+    def fleet(self, *looks: NodeLook, said: list[str] | None = None) -> Fleet:
+        words: list[str] = [] if said is None else said
+        made = Fleet(NodeLooks(WANTED, None), FOUR, None, words.append, 0.0)
+        made.take(looks)
+        return made
+
+    def test_what_takes_part_and_what_does_not_is_said(self) -> None:
+        said: list[str] = []
+        fleet = self.fleet(seen("a"), seen("b", gpus=8), seen("c", driver="560"), said=said)
+        assert fleet.nodes == {"a": 1, "b": 2}
+        assert said == ["node c is left out: of another fingerprint: driver 560 instead of 570.1"]
+
+    def test_a_node_that_keeps_failing_is_left_out_and_named(self) -> None:
+        said: list[str] = []
+        fleet = self.fleet(seen("a"), seen("b"), said=said)
+        fleet.failed("a", 3, "the worker of trial 3 died")
+        assert fleet.lost_on(3) == {"a"}
+        fleet.worked("a")
+        fleet.failed("a", 4, "x")
+        assert set(fleet.nodes) == {"a", "b"}, "not in a row"
+        fleet.failed("a", 5, "no driver")
+        assert set(fleet.nodes) == {"b"}
+        assert said == ["node a is left out: 2 trials in a row failed there, the last one: no driver"]
+        fleet.failed("b", 6, "x")
+        fleet.failed("b", 7, "x")
+        assert set(fleet.nodes) == {"b"}, "the last one stays: then it is not the node"
+
+    def test_the_fingerprint_is_that_of_the_nodes(self) -> None:
+        known = without_devices(FINGERPRINT)
+        assert known.gpus is None
+        assert known.hostname is None
+        found = self.fleet(seen("a", gpus=8), seen("b")).fingerprint(known)
+        assert found.gpus == ("NVIDIA RTX A6000",) * 4
+        assert (found.driver, found.hostname) == ("570.1", None)
+        alone = self.fleet(seen("a")).fingerprint(known)
+        assert alone.hostname == "n1"
+        assert alone.differences(found).incomparable == ()
+
+
+class TestPlaces:
+    def places(self, spec: TrialSpec, fleet: Fleet, finished: dict[int, Finished]) -> dict[str, Place]:
+        found = places_for(spec, fleet, finished, Objective.of(None, {"p95_ttft_ms": 1.0}, {}, "mean", ()))
+        return {place.name: place for place in found.values()}
+
+    def done(self, number: int, kind: TrialKind, node: str, ttft_ms: float) -> Finished:
+        metrics = {"p95_ttft_ms": ttft_ms}
+        return Finished(number, kind, {}, TrialStatus.COMPLETE, 1.0, metrics=metrics, node=node)
+
+    def test_where_a_trial_may_run_and_what_it_is_scored_against(self) -> None:
+        fleet = TestFleet().fleet(seen("a"), seen("b"), seen("c", shared=False), seen("d"))
+        finished = {
+            0: self.done(0, TrialKind.BASELINE, "a", 10.0),
+            1: self.done(1, TrialKind.NODE, "b", 10.2),
+            2: self.done(2, TrialKind.NODE, "c", 14.0),
+        }
+        found = self.places(TrialSpec(5, TrialKind.SEARCH, {}), fleet, finished)
+        assert list(found) == ["a", "b", "c"], "d has no baseline yet"
+        assert [place.baseline for place in found.values()] == [None, {"p95_ttft_ms": 10.2}, {"p95_ttft_ms": 14.0}]
+        assert [place.raced for place in found.values()] == [True, True, False], "c is slower than what races allow for"
+        assert [place.shared for place in found.values()] == [True, True, False]
+        assert all(place.others for place in found.values())
+
+    def test_not_again_where_it_was_lost_unless_nothing_else_is_left(self) -> None:
+        fleet = TestFleet().fleet(seen("a"), seen("b"))
+        finished = {
+            0: self.done(0, TrialKind.BASELINE, "a", 10.0),
+            1: self.done(1, TrialKind.NODE, "b", 10.0),
+        }
+        spec = TrialSpec(5, TrialKind.SEARCH, {})
+        fleet.failed("a", 5, "x")
+        assert list(self.places(spec, fleet, finished)) == ["b"]
+        fleet.failed("b", 5, "x")
+        assert list(self.places(spec, fleet, finished)) == ["a", "b"]
+
+    def test_a_trial_that_is_pinned(self) -> None:
+        fleet = TestFleet().fleet(seen("a"), seen("b"))
+        (place,) = self.places(TrialSpec(3, TrialKind.NODE, {}, node="b"), fleet, {}).values()
+        assert (place.name, place.others) == ("b", False)
+        assert self.places(TrialSpec(3, TrialKind.DRIFT, {}, node="gone"), fleet, {}) == {}
+
+    def test_it_travels_as_plain_values(self) -> None:
+        fleet = TestFleet().fleet(seen("a", resting=(DeviceMemory(0, 0.5), DeviceMemory(1, None, 2))))
+        spec = TrialSpec(0, TrialKind.BASELINE, {})
+        found = places_for(spec, fleet, {}, Objective.of(None, {"p95_ttft_ms": 1.0}, {}, "mean", ()))
+        config = {PLACES: json.loads(json.dumps(places_to_config(found)))}
+        assert place_from_config(config, "id-a") == found["id-a"]
+        assert place_from_config(config, "id-b") is None
+        assert found["id-a"].resting == ((0, 0.5, None), (1, None, 2))
+
+
+def test_the_devices_of_the_machine_it_is_typed_on() -> None:
+    check_accelerator(None, [])
+    check_accelerator("a6000", ["NVIDIA RTX A6000"] * 2)
+    with pytest.raises(HostError) as error:
+        check_accelerator("H100", ["NVIDIA RTX A6000"] * 2)
+    assert "resources.accelerator is H100, the devices of this machine are NVIDIA RTX A6000; " in str(error.value)
+    with pytest.raises(HostError, match="are none; "):
+        check_accelerator("H100", [])

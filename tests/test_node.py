@@ -84,6 +84,8 @@ def test_what_makes_nodes_comparable() -> None:
 def test_look_at_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     model = str(fake_study.make_model(tmp_path / "model"))
+    empty = tmp_path / "mount point"
+    empty.mkdir()
     words = (sys.executable, fake_study.FAKE)
     with StudyFolder.open(tmp_path / "results", "night") as folder:
         wanted = dataclasses.replace(
@@ -94,7 +96,7 @@ def test_look_at_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             flags=("max-num-seqs", "no-such-flag"),
             own_vllm=False,
             model=model,
-            tokenizer=str(tmp_path / "absent"),
+            tokenizer=str(empty),
             folder=folder.path,
             holder=StudyFolder.holder(folder.path),
         )

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from sweep.plan import StudyPlan, deadline_clock, grace_of
+from sweep.clock import deadline_clock, grace_of
+from sweep.plan import StudyPlan
 from sweep.trial import CUT, Finished, Flags, TrialKind, TrialSpec, TrialStatus
 
 BASELINE = {"max-num-seqs": 8}

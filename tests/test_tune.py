@@ -248,7 +248,8 @@ def test_a_baseline_that_fails_ends_the_study_with_its_cause(tmp_path: Path, add
 @pytest.mark.night
 @pytest.mark.xdist_group("a cluster")
 def test_trials_on_four_devices_see_their_own(tmp_path: Path, address: str) -> None:
-    one_each = fake_study.study(tmp_path / "one", study={"trials": 5}, resources={"gpus": 1})
+    alone = {"gpus": 1, "check_neighbours": False}
+    one_each = fake_study.study(tmp_path / "one", study={"trials": 5}, resources=alone)
     one_each["serve"] |= {"env": {**one_each["serve"]["env"], "WITNESS_WAIT": "5"}, "startup_timeout_s": 90}
     all_four = fake_study.study(tmp_path / "all", study={"trials": 1}, serve={"flags": {"tensor-parallel-size": 4}})
     del all_four["resources"]

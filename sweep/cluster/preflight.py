@@ -15,6 +15,7 @@ from sweep.node import Fault, NodeFacts, Wanted, faults_of, look
 # A worker's start, the imports, and vLLM's own help of a version that nobody has asked yet.
 TIMEOUT_S = 180.0
 _POLL_S = 0.05
+_CLOCK_ASKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,7 @@ class NodeLooks:
 
         try:
             facts: NodeFacts = ray.get(task)
-            # The worker is up by now, so that the answer takes milliseconds.
-            asked_s = time.time()
-            there_s: float = ray.get(_on(node, _clock).remote(), timeout=10.0)
-            skew_s = there_s - (asked_s + time.time()) / 2
+            skew_s = _skew_s(node)
         except (RayError, TimeoutError) as error:
             return NodeLook(node, None, (_no_answer(node, error),))
         return self._seen(node, facts, skew_s)
@@ -86,6 +84,22 @@ class NodeLooks:
     def _silent(self, node: ClusterNode) -> NodeLook:
         what = f"no answer within {self._timeout_s:.0f} s"
         return NodeLook(node, None, (Fault(node.name, what, "look at its load, and at Ray's logs there"),))
+
+
+def _skew_s(node: ClusterNode) -> float:
+    """How far a node's clock is ahead of this one, by the fastest of a few answers: wrong by half its time at most.
+
+    The node's worker is up by now. Raises RayError and TimeoutError.
+    """
+    import ray
+
+    asks = []
+    for _ in range(_CLOCK_ASKS):
+        asked_s, began_s = time.time(), time.monotonic()
+        there_s: float = ray.get(_on(node, _clock).remote(), timeout=10.0)
+        took_s = time.monotonic() - began_s
+        asks.append((took_s, there_s - (asked_s + took_s / 2)))
+    return min(asks)[1]
 
 
 def _on(node: ClusterNode, function: Any) -> Any:

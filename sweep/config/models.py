@@ -6,6 +6,7 @@ The descriptions are what README's table of keys is made of.
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -22,6 +23,7 @@ Words = tuple[str, ...]
 _LARGEST = 2**53
 
 MOST_TRIALS = 100_000
+_LOCAL_RESULTS = "results"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _DURATION = re.compile(r"^(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?$")
@@ -104,7 +106,11 @@ class StudySection(Section):
     name: str = Field(description="Folder of the study under `results`; letters, digits, `.`, `_`, `-`.")
     seed: int = Field(0, ge=0, description="All randomness of the study comes from this number.")
     trials: int = Field(40, ge=1, le=MOST_TRIALS, description="Trials in all, the baseline included.")
-    results: Text = Field("results", description="Folder of all results, from where the command is typed.")
+    results: Text = Field(
+        "results",
+        description="Folder of all results, from where the command is typed. Or an object store, `s3://bucket/results` "
+        "or `gs://...`: the folder is then `results` here, and every trial is copied there when it has ended.",
+    )
     time_budget: Duration | None = Field(
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."
     )
@@ -126,6 +132,16 @@ class StudySection(Section):
         ge=1,
         description="The study stops after so many trials in a row fail of one cause that is not the flags.",
     )
+
+    @property
+    def folder(self) -> Path:
+        """The folder of all results on this machine."""
+        return Path(_LOCAL_RESULTS if self.store is not None else self.results).expanduser()
+
+    @property
+    def store(self) -> str | None:
+        """The address of the object store that the results are copied to, None for a plain folder."""
+        return self.results if "://" in self.results else None
 
     @field_validator("name")
     @classmethod

@@ -168,6 +168,11 @@ class ResourcesSection(Section):
         None,
         description="Part of the name of the devices that trials run on, such as `A6000`; nodes with others take none.",
     )
+    check_neighbours: bool = Field(
+        True,
+        description="Where several trials share a machine's devices, launch the baseline twice at a time once, and run "
+        "one trial a machine if that differs from alone.",
+    )
     wait_for_nodes: Duration | None = Field(
         None,
         description="On a cluster, the longest wait for a node that a trial fits on; default: none, such a study is "

@@ -24,11 +24,12 @@ from sweep.arguments import LineParser
 from sweep.cluster import ClusterNode, NodeLook, NodeLooks, alive_nodes, none_fits, ray_cluster, room_here
 from sweep.config import load
 from sweep.doctor.findings import Findings, as_json, print_findings
+from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, HostError, UserError
 from sweep.fleet import choose, has_accelerator, needs_of, wanted_of
 from sweep.gpu import Gpus
 from sweep.node import Fault, Wanted, faults_of, look
-from sweep.prepare import Prepared, prepare
+from sweep.prepare import Prepared
 from sweep.study_folder import StudyFolder
 
 _MISTAKE = 2
@@ -69,9 +70,9 @@ def _parser() -> LineParser:
 def _examine(study: Path, address: str | None) -> Findings:
     """What is found. Raises UserError for what `sweep.tune` would refuse before it looks at any machine."""
     config = load(study)
-    results = Path(config.study.results).expanduser()
+    results = config.study.folder
     with Gpus() as gpus:
-        prepared = prepare(config, study, results / config.study.name, gpus)
+        prepared = prepare_study(config, study, results / config.study.name, gpus)
     StudyFolder.look(prepared.setup.folder)
     if address is None:
         return _one_machine(prepared, wanted_of(prepared, ""))

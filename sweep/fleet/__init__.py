@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from sweep.fleet.ask import needs_of, wanted_of
-from sweep.fleet.choose import Choice, choose, has_accelerator
+from sweep.fleet.ask import needs_of, wanted_of, without_devices
+from sweep.fleet.choose import Choice, check_accelerator, choose, has_accelerator
+from sweep.fleet.fleet import Fleet
+from sweep.fleet.places import places_for
 
-__all__ = ["Choice", "choose", "has_accelerator", "needs_of", "wanted_of"]
+__all__ = [
+    "Choice",
+    "Fleet",
+    "check_accelerator",
+    "choose",
+    "has_accelerator",
+    "needs_of",
+    "places_for",
+    "wanted_of",
+    "without_devices",
+]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from sweep.cluster import Needs
 from sweep.config import StudyConfig
+from sweep.fingerprint import Fingerprint
 from sweep.node import Wanted
 from sweep.prepare import Prepared
 from sweep.trial import Flags
@@ -43,4 +46,21 @@ def wanted_of(prepared: Prepared, holder: str) -> Wanted:
         files=_FILES + _FILES_OF_REQUEST * at_once,
         folder=setup.folder,
         holder=holder,
+    )
+
+
+def without_devices(fingerprint: Fingerprint) -> Fingerprint:
+    """The fingerprint of a study whose trials run elsewhere: of the driver's own machine it says nothing."""
+    return dataclasses.replace(
+        fingerprint,
+        torch=None,
+        python=None,
+        cuda=None,
+        driver=None,
+        gpus=None,
+        cpu_model=None,
+        cpu_cores=None,
+        ram_gib=None,
+        kernel=None,
+        hostname=None,
     )

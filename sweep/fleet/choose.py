@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweep.cluster import Needs, NodeLook
+from sweep.errors import HostError
 from sweep.node import NodeFacts, comparable
 
 
@@ -54,6 +55,16 @@ def has_accelerator(one: NodeLook, accelerator: str) -> bool:
         return all(wanted in name.lower() for name in names)
     kinds = [name.partition(":")[2].lower() for name in one.node.have if name.startswith("accelerator_type:")]
     return any(wanted in kind for kind in kinds)
+
+
+def check_accelerator(accelerator: str | None, names: Sequence[str]) -> None:
+    """Refuse a study whose devices are to be others than those of this machine. Raises HostError."""
+    if accelerator is not None and not (names and all(accelerator.lower() in name.lower() for name in names)):
+        there = ", ".join(dict.fromkeys(names)) or "none"
+        raise HostError(
+            f"resources.accelerator is {accelerator}, the devices of this machine are {there}; "
+            "correct it, or join a cluster that has them with --ray-address"
+        )
 
 
 def _difference(facts: NodeFacts | None, reference: NodeFacts | None) -> str:

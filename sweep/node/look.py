@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import resource
@@ -20,6 +21,9 @@ from sweep.node.values import NodeFacts, Wanted
 from sweep.server import reserve_port
 from sweep.study_folder import StudyFolder
 from sweep.vllm_cpu import installed
+
+# A mount that is not there leaves an empty folder.
+_NO_FILES = hashlib.sha256().hexdigest()
 
 
 def look(wanted: Wanted, dialect: Dialect | None = None, *, starts_ray: bool = False) -> NodeFacts:
@@ -99,10 +103,12 @@ def _unknown(wanted: Wanted, dialect: Dialect) -> tuple[str, ...] | None:
 
 
 def _hash(model: str) -> str | None:
+    """The hash of a model's files; None where there are none, an empty folder included."""
     try:
-        return hash_model(model)
+        found = hash_model(model)
     except HostError:
         return None
+    return None if found == _NO_FILES else found
 
 
 def _hash_of_file(path: str | None) -> str | None:

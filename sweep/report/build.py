@@ -115,7 +115,7 @@ def _standings(
     """The record by each objective, every trial of the search read once; what cannot be read becomes a note."""
     measured: list[dict[int, Measured]] = [{} for _ in objectives]
     for trial in source.trials:
-        if trial.kind not in (*SEARCHING, TrialKind.DRIFT):
+        if trial.kind not in (*SEARCHING, TrialKind.DRIFT, TrialKind.NODE, TrialKind.NEIGHBOUR):
             continue
         try:
             found = measure(source.folder, trial, objectives)

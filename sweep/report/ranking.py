@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from sweep.objective import Objective
 from sweep.recommend import Recommendation, Verdict, rank_key, recommend
-from sweep.reference import reference_metrics, reference_number
+from sweep.reference import reference_metrics, reference_trial
 from sweep.report.measure import Measured
 from sweep.report.values import RankedTrial
 from sweep.store import StoredTrial
@@ -23,13 +23,14 @@ def known_trials(
     """
     known: dict[int, Finished] = {}
     for one in stored:
-        spec = TrialSpec(one.number, one.kind, one.flags, block=one.block)
+        spec = TrialSpec(one.number, one.kind, one.flags, block=one.block, node=one.node)
         score, metrics = None, one.metrics
-        if one.kind in (*SEARCHING, TrialKind.DRIFT):
+        if one.kind in (*SEARCHING, TrialKind.DRIFT, TrialKind.NODE, TrialKind.NEIGHBOUR):
             own = measured.get(one.number)
             metrics = None if own is None else own.metrics
             if metrics is not None:
-                reference = metrics if one.number == 0 else reference_metrics(known, one.number)
+                node = one.node if one.kind in (*SEARCHING, TrialKind.DRIFT) else None
+                reference = metrics if one.number == 0 else reference_metrics(known, one.number, node)
                 score = objective.score(metrics, reference or {})
         known[one.number] = Finished.of(
             spec, one.status, score, metrics, one.failure, total_s=one.total_s, disturbed=bool(one.disturbances)
@@ -52,7 +53,7 @@ def rank(
     for one in stored:
         if one.kind in SEARCHING:
             own = measured.get(one.number)
-            number = reference_number(known, one.number) if one.number else 0
+            number = reference_trial(known, one.number, one.node) if one.number else 0
             score = None
             if own is not None:
                 reference = known[number].metrics if number in known else None

@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from sweep.config import ConfirmSection, ObjectiveSection, load
+from sweep.config import ConfirmSection, ObjectiveSection, StudyConfig, load
 from sweep.errors import UserError
+from sweep.spent import spent_lines
 from sweep.store import StoredTrial, read_trials
 from sweep.study_folder import last_holder
 
@@ -48,10 +49,10 @@ def open_source(study: str) -> Source:
         path = path.parent
     if path.is_file():
         config = load(path)
-        folder = Path(config.study.results).expanduser() / config.study.name
+        folder = config.study.folder / config.study.name
         if not _holds_study(folder):
             raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
-        return _source(folder, config.objective, config.confirm, config.study.trials, ())
+        return _source(folder, config.objective, config.confirm, config.study.trials, (), config)
     if not path.is_dir():
         path = _named(study)
     elif not _holds_study(path):
@@ -59,7 +60,7 @@ def open_source(study: str) -> Source:
     settings, notes = _settings(path)
     objective = _section(path, settings, "objective", ObjectiveSection)
     confirm = _section(path, settings, "confirm", ConfirmSection) or ConfirmSection()
-    return _source(path, objective, confirm, _asked(settings), notes)
+    return _source(path, objective, confirm, _asked(settings), notes, _config(settings))
 
 
 def _source(
@@ -68,10 +69,12 @@ def _source(
     confirm: ConfirmSection,
     asked: int | None,
     notes: tuple[str, ...],
+    config: StudyConfig | None,
 ) -> Source:
     trials = read_trials(folder)
     running, more = _running(folder)
-    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, (*notes, *more))
+    spent = spent_lines(trials, (lambda _flags: 0) if config is None else config.gpus)
+    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, (*notes, *more, *spent))
 
 
 def _holds_study(folder: Path) -> bool:
@@ -113,6 +116,14 @@ def _section(folder: Path, settings: Mapping[str, Any], name: str, model: type[M
         raise UserError(
             f"{folder / _SETTINGS}: {where}: {first['msg']}; name the study file instead of its folder"
         ) from None
+
+
+def _config(settings: Mapping[str, Any]) -> StudyConfig | None:
+    """The whole study as last run, for what its trials took; None where today's sweep does not read it."""
+    try:
+        return StudyConfig.model_validate(settings, strict=False)
+    except ValidationError:
+        return None
 
 
 def _asked(settings: Mapping[str, Any]) -> int | None:

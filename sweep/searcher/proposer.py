@@ -28,6 +28,7 @@ from optuna.trial import FrozenTrial
 from sweep.guide import Guide, Guides, PassedOver
 from sweep.search_space import SearchSpace
 from sweep.searcher.axes import Axes
+from sweep.searcher.few import few
 from sweep.searcher.history import History
 from sweep.searcher.outcome import Outcome, Told
 from sweep.searcher.samplers import MODELS, STARTUP_TRIALS, Asked, Recipe
@@ -163,7 +164,8 @@ class Proposer:
         the way to it. That is judged anew, since the guide may have learned better."""
         points = [point for one in sorted(self._passed) if one < number for point in self._passed[one].values()]
         points = [point for point in points if not point.audited][-_SHOWN:]
-        told = [(one.number, 1, trial) for one, trial in zip(self._told, self._trials, strict=True)]
+        before = self._told[: bisect.bisect_left(self._told, number, key=lambda told: told.number)]
+        told = [(before[place].number, 1, self._trials[place]) for place in few(before)]
         passed = [(point.number, 0, self._lesson(number, point.flags, recipe)) for point in points]
         for _, _, trial in sorted((one for one in (*told, *passed) if one[0] < number), key=lambda one: one[:2]):
             if trial is not None:

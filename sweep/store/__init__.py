@@ -19,21 +19,25 @@ from sweep.store.read import (
     read_telemetry,
     read_trials,
 )
+from sweep.store.remote import RemoteResults, copy_missing
 from sweep.store.schema import SCHEMA_VERSION, TABLES, Schema, TelemetryRow, flag_type
-from sweep.store.write import Store, trial_file
+from sweep.store.write import Store, put_trial, trial_file
 
 __all__ = [
     "SCHEMA_VERSION",
     "TABLES",
     "DiskFull",
+    "RemoteResults",
     "Schema",
     "Store",
     "StoredLaunch",
     "StoredTrial",
     "TelemetryRow",
     "WriteFailed",
+    "copy_missing",
     "flag_type",
     "pack",
+    "put_trial",
     "read_columns",
     "read_engine",
     "read_events",

@@ -64,6 +64,7 @@ class StoredTrial:
     stopped_because: str | None = None
     stood_in: str | None = None
     block: int | None = None
+    node: str | None = None
 
     def engine_figures(self) -> EngineSummary:
         """`engine_summary` by name; None for what this file has no column for."""
@@ -240,6 +241,7 @@ def stored_trial(table: pa.Table, row: Mapping[str, Any]) -> StoredTrial:
         stopped_because=row["stopped_because"],
         stood_in=row.get("stood_in"),
         block=row["block"],
+        node=row.get("node"),
     )
 
 

@@ -133,6 +133,7 @@ _TRIAL_HEAD = (
     _field("stopped_because", _TEXT),
     _field("stood_in", _TEXT),
     _field("block", _INT),
+    _field("node", _TEXT),
     _field("attempts", _INT),
     _field("started", _TIME),
     _field("startup_s", _FLOAT, unit="s"),

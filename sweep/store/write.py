@@ -37,6 +37,47 @@ def trial_file(folder: Path, table: str, number: int) -> Path:
     return folder / table / f"{number:04d}.parquet"
 
 
+def put_trial(folder: Path, number: int, contents: Mapping[str, bytes]) -> None:
+    """Write the files of one trial (see `Store.encoded`) into the tables under `folder`, whole or not at all.
+
+    `contents` is asked for one table after the other, in the order of TABLES, so that not all need be in memory.
+    Raises as `Store.append`.
+    """
+    if trial_file(folder, "trials", number).exists():
+        raise ValueError(f"trial {number} is stored already")
+    _make_folders(folder)
+    written: list[Path] = []
+    try:
+        for table in TABLES:
+            path = trial_file(folder, table, number)
+            written.append(path)
+            _write(folder, path, contents[table])
+    except BaseException:
+        for path in reversed(written):
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+        raise
+
+
+def _make_folders(folder: Path) -> None:
+    for name in (SCRATCH, *TABLES):
+        try:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise write_error(folder / name, error) from error
+
+
+def _write(folder: Path, path: Path, content: bytes) -> None:
+    scratch, reserve = folder / SCRATCH, folder / _RESERVE
+    try:
+        write_atomically(path, content, scratch=scratch)
+    except DiskFull:
+        if not reserve.exists():
+            raise
+        reserve.unlink()
+        write_atomically(path, content, scratch=scratch)
+
+
 class Store:
     """Appends trials to the tables under `folder`; the one writer of a study (see `study_folder`).
 
@@ -57,11 +98,7 @@ class Store:
         self._folder, self._schema, self._redactor = folder, schema, redactor
         self._reserve, self._reserve_bytes = folder / _RESERVE, reserve_bytes
         self._metadata = dict(metadata)
-        for name in (SCRATCH, *TABLES):
-            try:
-                (folder / name).mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise write_error(folder / name, error) from error
+        _make_folders(folder)
         self.check_room()
 
     def check_room(self) -> None:
@@ -85,9 +122,13 @@ class Store:
         nothing of this trial left and all others untouched; ValueError when the trial is stored already or does not fit
         the schema. A trial that finds the disk full goes into the reserve, and `check_room` then stops the next one.
         """
+        put_trial(self._folder, result.spec.number, self.encoded(result, engine_summary, telemetry))
+
+    def encoded(
+        self, result: TrialResult, engine_summary: Mapping[str, float | None], telemetry: Sequence[TelemetryRow] = ()
+    ) -> dict[str, bytes]:
+        """The files of one trial by table, for `put_trial`. Raises ValueError where it does not fit the schema."""
         number = result.spec.number
-        if trial_file(self._folder, "trials", number).exists():
-            raise ValueError(f"trial {number} is stored already")
         rows: dict[str, list[Row]] = {
             "requests": request_rows(number, result.requests),
             "rounds": round_rows(number, result.rounds),
@@ -97,28 +138,7 @@ class Store:
             "trials": [trial_row(result, self._schema, engine_summary)],
         }
         # All are made before the first is written: what does not fit its types leaves no file.
-        contents = {table: self._encode(table, rows[table], result) for table in TABLES}
-        written: list[Path] = []
-        try:
-            for table in TABLES:
-                path = trial_file(self._folder, table, number)
-                written.append(path)
-                self._write(path, contents[table])
-        except BaseException:
-            for path in reversed(written):
-                with contextlib.suppress(OSError):
-                    path.unlink(missing_ok=True)
-            raise
-
-    def _write(self, path: Path, content: bytes) -> None:
-        scratch = self._folder / SCRATCH
-        try:
-            write_atomically(path, content, scratch=scratch)
-        except DiskFull:
-            if not self._reserve.exists():
-                raise
-            self._reserve.unlink()
-            write_atomically(path, content, scratch=scratch)
+        return {table: self._encode(table, rows[table], result) for table in TABLES}
 
     def _encode(self, table: str, rows: list[Row], result: TrialResult) -> bytes:
         metadata = {
