@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from sweep.records import Event
@@ -18,7 +18,9 @@ PROGRESS, EVENTS = "progress.json", "events.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a trial is. `done` of `total` requests are answered; `since_wall_s` is when the phase began."""
+    """Where a trial is. `done` of `total` requests are answered; `since_wall_s` is when the phase began. The p95s are
+    of all requests of the rounds that ended, None before one has.
+    """
 
     number: int
     attempt: int
@@ -26,6 +28,8 @@ class Progress:
     since_wall_s: float
     done: int | None = None
     total: int | None = None
+    p95_ttft_ms: float | None = None
+    p95_tpot_ms: float | None = None
 
 
 class Journal:
@@ -60,14 +64,25 @@ class Journal:
     def enter(self, phase: str, *, total: int | None = None) -> None:
         """The trial enters a phase."""
         self.phase = phase
-        self._show(Progress(self._number, self.attempt, phase, time.time(), 0 if total else None, total))
+        now, fresh = (
+            self._progress,
+            Progress(self._number, self.attempt, phase, time.time(), 0 if total else None, total),
+        )
+        if now is not None and now.attempt == self.attempt:
+            fresh = replace(fresh, p95_ttft_ms=now.p95_ttft_ms, p95_tpot_ms=now.p95_tpot_ms)
+        self._show(fresh)
         self.note("phase")
 
     def advance(self, done: int) -> None:
         """`done` requests of the phase are answered."""
         now = self._progress
         if now is not None and now.total is not None and done != now.done:
-            self._show(Progress(now.number, now.attempt, now.phase, now.since_wall_s, min(done, now.total), now.total))
+            self._show(replace(now, done=min(done, now.total)))
+
+    def measured(self, p95_ttft_ms: float | None, p95_tpot_ms: float | None) -> None:
+        """A round ended: what all rounds so far say together."""
+        if self._progress is not None:
+            self._show(replace(self._progress, p95_ttft_ms=p95_ttft_ms, p95_tpot_ms=p95_tpot_ms))
 
     def note(self, kind: str, detail: str = "", **facts: str | int | bool | None) -> None:
         """Record an event of the current phase."""

@@ -302,16 +302,16 @@ class StudyPlan:
         taken = {*self.finished, *self.live, *(spec.number for spec in self._again)}
         return next(number for number in range(len(taken) + 1) if number not in taken)
 
-    def expected_left_s(self) -> float | None:
-        """Seconds until all is done, by the last few trials; None before the first has ended."""
-        each_s = self._expected_s()
-        if each_s is None:
+    def expected_left_s(self) -> tuple[float, float] | None:
+        """Seconds to the end of the search, and from there to the end, by the last trials; None before one ended."""
+        if (each_s := self._expected_s()) is None:
             return None
         searched = sum(one.kind in SEARCHING for one in self.finished.values())
-        followed = sum(one.kind not in _BEFORE for one in self.finished.values())
-        after = 0 if self.follow is None else self.follow.least_launches() - followed
-        left_s = each_s * (max(0, self.trials - searched) / self.concurrent + max(0, after))
-        return min(left_s, max(0.0, self.time_left_s()))
+        after = 0 if self.follow is None else self.follow.least_launches()
+        after -= sum(one.kind not in _BEFORE for one in self.finished.values())
+        left_s = max(0.0, self.time_left_s())
+        search_s = min(each_s * max(0, self.trials - searched) / self.concurrent, left_s)
+        return search_s, min(each_s * max(0, after), left_s - search_s)
 
     def _expected_s(self) -> float | None:
         return expected_trial_s(self.finished.values())

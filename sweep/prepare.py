@@ -29,6 +29,7 @@ from sweep.flags import Dialect, FlagValue, discover
 from sweep.gpu import Gpus
 from sweep.loads import Loads, load_notices, make_loads
 from sweep.metric_table import LATENCIES, RATES
+from sweep.notify import check_notify
 from sweep.objective import Objective
 from sweep.places import find_file, find_model, find_tokenizer
 from sweep.redact import Redactor
@@ -101,6 +102,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     check_program(server_command, config.serve.env, "serve.command")
     check_program(client_command, config.load.env, "load.command")
     check_host(config.serve.host)
+    check_notify(config.notify)
     dialect = _dialect(config, server_command, client_command, found)
     if dialect.notice:
         notices.append(dialect.notice)

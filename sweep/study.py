@@ -37,6 +37,7 @@ from sweep.plan import StudyPlan
 from sweep.planned import jury_of
 from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
+from sweep.production import write_production
 from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
@@ -60,6 +61,7 @@ class StudyOutcome:
     stop_reason: str | None
     failed: bool
     front: Front | None = None
+    production: Path | None = None
 
 
 def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
@@ -254,22 +256,26 @@ def anything_left(plan: StudyPlan) -> bool:
 
 
 def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
-    """The recommendation of all that is stored, written to `best.yaml` when there is one."""
+    """The recommendation of all that is stored, written to `best.yaml` and the files of production."""
     known = {one.number: one for one in known_trials(prepared)}
     objective = prepared.setup.objective
     confirmed = jury_of(prepared).confirmed(known)
     recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
-    command = best_yaml = None
+    trials = read_trials(prepared.setup.folder)
+    command = best_yaml = production = None
     if prepared.stand_in is not None:
         recommendation = not_for_production(recommendation, prepared.stand_in.word)
-    elif recommendation.flags is not None:
+    else:
+        with contextlib.suppress(WriteFailed):  # a full disk: the verdict is shown all the same
+            production = write_production(prepared, recommendation, trials)
+    if prepared.stand_in is None and recommendation.flags is not None:
         command = prepared.redactor.text(prepared.setup.command_line(recommendation.flags))
         with contextlib.suppress(WriteFailed):  # a full disk: the command is shown all the same
             best_yaml = write_best_yaml(
                 prepared.setup, prepared.redactor, recommendation.flags, recommendation.sentence
             )
     return StudyOutcome(
-        read_trials(prepared.setup.folder),
+        trials,
         recommendation,
         confirmed,
         command,
@@ -277,4 +283,5 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
         stop_reason,
         failed,
         make_front(known.values(), objective.front) if objective.front else None,
+        production,
     )

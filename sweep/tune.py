@@ -16,29 +16,30 @@ from rich.console import Console
 from sweep.clock import deadline_clock
 from sweep.cluster import ray_cluster, room_for, room_here
 from sweep.config import StudyConfig, load, located
-from sweep.console import JsonView, LiveView, PlainView, View, print_final, print_json, trial_json, verdict_json
+from sweep.console import print_final, print_json, verdict_json
 from sweep.crew import join
 from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
 from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, UserError
+from sweep.exporter import metrics_endpoint
 from sweep.fleet import check_accelerator, needs_of, without_devices
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
+from sweep.notify import ENDED, FAILED, STOPPED, notify
 from sweep.options import PlainCommand, budget_s, trials_in_all
-from sweep.plan import StudyPlan
 from sweep.planned import make_plan
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
-from sweep.recommend import recommend
 from sweep.report.page import page_line
 from sweep.spent import gpu_hours, spent_lines
-from sweep.store import RemoteResults, copy_missing, read_trials, set_aside_broken
+from sweep.store import RemoteResults, copy_missing, set_aside_broken
 from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, run_study
 from sweep.study_folder import StudyFolder
-from sweep.trial import SEARCHING, Finished
+from sweep.trial import SEARCHING
 from sweep.unfinished import wait_for_servers
+from sweep.views import view_of
 
 _USER_MISTAKE, _FAILED = 2, 1
 # A pipe has no width of its own; the table of trials fits here without folding.
@@ -68,6 +69,10 @@ def main(
     ] = None,
     deadline: Annotated[str | None, typer.Option(help="The same as a time of day, today or tomorrow: 07:00.")] = None,
     trials: Annotated[str | None, typer.Option(metavar="N", help="Trials in all, instead of the study file's.")] = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", min=1, max=65535, help="Figures for Prometheus on this port of 127.0.0.1."),
+    ] = None,
     salvage: Annotated[
         bool, typer.Option("--salvage", help="Take the whole conversations of a truncated ShareGPT file.")
     ] = False,
@@ -88,7 +93,7 @@ def main(
             config = config.model_copy(update={"study": config.study.model_copy(update=update)})
         time_left_s = deadline_clock(budget_s(config, time_budget, deadline))
         how = {"dry_run": dry_run, "as_json": json_output, "salvage": salvage}
-        code = _run(config, study, time_left_s, address=ray_address, **how)
+        code = _run(config, study, time_left_s, address=ray_address, metrics_port=metrics_port, **how)
     except UserError as error:
         _refuse(str(error))
     except Stopped as stopped:
@@ -105,6 +110,7 @@ def _run(
     dry_run: bool,
     as_json: bool,
     address: str | None,
+    metrics_port: int | None,
     salvage: bool,
 ) -> int:
     notices = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
@@ -138,6 +144,7 @@ def _run(
                     time_left_s,
                     as_json=as_json,
                     address=address,
+                    metrics_port=metrics_port,
                     notices=notices,
                     remote=remote,
                 )
@@ -205,6 +212,7 @@ def _night(
     *,
     as_json: bool,
     address: str | None,
+    metrics_port: int | None,
     notices: Console,
     remote: RemoteResults | None = None,
 ) -> int:
@@ -234,7 +242,11 @@ def _night(
                     check_accelerator(config.resources.accelerator, [one.name or "" for one in gpus.devices])
                     plan.concurrent = room_for(needs_of(config), config.resources.concurrent_trials)
                 while True:
-                    with _view(prepared, folder, plan, as_json=as_json) as view, interrupts.held():
+                    with (
+                        metrics_endpoint(metrics_port, config.study.name, plan, prepared.setup.log_folder),
+                        view_of(prepared, folder, plan, gpus, as_json=as_json) as view,
+                        interrupts.held(),
+                    ):
                         checks = (interrupts.check, check_ray)
                         outcome = run_study(prepared, plan, folder, gpus, view, checks, fleet, remote)
                     if plan.stop_reason is not None or plan.busy_devices or not plan.paused:
@@ -250,8 +262,7 @@ def _night(
     except Stopped as stopped:
         wait_for_servers(folder)
         outcome = conclude(prepared, f"stopped by {stopped}", failed=False)
-        if as_json or outcome.trials:
-            _finish(prepared, outcome, as_json=as_json)
+        _finish(prepared, outcome, as_json=as_json, event=STOPPED, shown=as_json or bool(outcome.trials))
         raise
     except ClusterLost as lost:
         return lost_ray(lost)
@@ -260,45 +271,24 @@ def _night(
     return _finish(prepared, outcome, as_json=as_json)
 
 
-def _view(prepared: Prepared, folder: StudyFolder, plan: StudyPlan, *, as_json: bool) -> View:
+def _finish(
+    prepared: Prepared, outcome: StudyOutcome, *, as_json: bool, event: str | None = None, shown: bool = True
+) -> int:
+    """Show what a run came to, unless there is nothing to show, and tell whom `notify` names. The exit code."""
+    production = None if outcome.production is None else str(outcome.production)
+    verdict = verdict_json(
+        outcome.recommendation,
+        study=prepared.config.study.name,
+        trials=len(outcome.trials),
+        command=outcome.command,
+        stop_reason=outcome.stop_reason,
+        front=outcome.front,
+        production=production,
+        stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
+    ) | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
     if as_json:
-
-        def describe(finished: Finished) -> dict[str, object]:
-            stored = {trial.number: trial for trial in read_trials(folder.path)}
-            trial = stored.get(finished.number)
-            return trial_json(trial) if trial else {"trial": finished.number, "status": str(finished.status)}
-
-        return JsonView(folder.log_folder, describe)
-    console = Console(highlight=False, markup=False)
-    word = None if prepared.stand_in is None else prepared.stand_in.word
-    if not console.is_terminal:
-        return PlainView(folder.log_folder, word)
-
-    def best() -> str:
-        return recommend(plan.finished.values()).sentence if plan.finished else "measuring the baseline"
-
-    def left_s() -> float | None:
-        return plan.expected_left_s()
-
-    trials = prepared.config.study.trials
-    return LiveView(folder.log_folder, console, trials=trials, best=best, time_left_s=left_s, word=word)
-
-
-def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
-    if as_json:
-        print_json(
-            verdict_json(
-                outcome.recommendation,
-                study=prepared.config.study.name,
-                trials=len(outcome.trials),
-                command=outcome.command,
-                stop_reason=outcome.stop_reason,
-                front=outcome.front,
-                stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
-            )
-            | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
-        )
-    else:
+        print_json(verdict)
+    elif shown:
         console = Console(highlight=False, markup=False)
         for line in spent_lines(outcome.trials, prepared.config.gpus):
             console.print(line, soft_wrap=True)
@@ -313,14 +303,18 @@ def _finish(prepared: Prepared, outcome: StudyOutcome, *, as_json: bool) -> int:
             reads_yaml=_reads_yaml(prepared),
             confirmed=outcome.confirmed,
             front=outcome.front,
+            production=production,
         )
     # After the verdict: nobody should wait for a page to hear it.
-    line = page_line(prepared.setup.folder, prepared.redactor.text)
-    if as_json:
-        _to_stderr(line)
-    else:
-        print(line, flush=True)  # noqa: T201 - this is the output
+    if as_json or shown:
+        line = page_line(prepared.setup.folder, prepared.redactor.text)
+        if as_json:
+            _to_stderr(line)
+        else:
+            print(line, flush=True)  # noqa: T201 - this is the output
     failed = outcome.failed or outcome.recommendation.flags is None
+    for line in notify(prepared.config.notify, event or (FAILED if failed else ENDED), verdict):
+        _to_stderr(line)
     return _FAILED if failed else 0
 
 

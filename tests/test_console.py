@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sweep.console import JsonView, LiveView, PlainView, print_final, print_json, trial_json, verdict_json
+from sweep.console import JsonView, LiveView, PlainView, Sources, print_final, print_json, trial_json, verdict_json
+from sweep.console.draw import sparkline
+from sweep.console.scene import best_so_far
+from sweep.gpu import DeviceReading
 from sweep.journal import Journal
 from sweep.recommend import Recommendation, Verdict, recommend
 from sweep.store import StoredTrial
@@ -212,35 +215,114 @@ class TestPlainView:
 
 
 class TestLiveView:
-    def shown(self, folder: Path) -> str:
-        """What a terminal shows while a trial is in the middle of its load."""
+    """A terminal of any size while trials run; what is computed and what is drawn."""
+
+    def view(self, folder: Path, width: int = 120, height: int = 40, **sources: Any) -> tuple[LiveView, io.StringIO]:
         out = io.StringIO()
-        console = Console(file=out, force_terminal=True, width=120, color_system=None, markup=False, highlight=False)
-        view = LiveView(
-            lambda number: folder / str(number), console, trials=6, best=lambda: "BEST", time_left_s=lambda: 125.0
+        console = Console(
+            file=out, force_terminal=True, width=width, height=height, color_system=None, markup=False, highlight=False
         )
+        asked = {"finished": lambda: self.ended(4), "left_s": lambda: (125.0, 60.0), **sources}
+        return LiveView(lambda number: folder / str(number), console, trials=6, sources=Sources(**asked)), out
+
+    def ended(self, count: int) -> list[Finished]:
+        """Trials that get better and worse again; the third is the best, the last one failed."""
+        scores = [1.0, 0.9, 0.7, 0.95, None, 0.8][:count]
+        return [
+            Finished(
+                number,
+                TrialKind.SEARCH if number else TrialKind.BASELINE,
+                {"max-num-seqs": 8 * number, "block-size": None},
+                TrialStatus.COMPLETE if score else TrialStatus.INFEASIBLE,
+                score,
+                metrics={"p95_ttft_ms": 1000.0 * score, "p95_tpot_ms": 50.0 * score} if score else None,
+                failure_class=None if score else "startup_oom",
+                failure_line=None if score else "CUDA out of memory",
+            )
+            for number, score in enumerate(scores)
+        ]
+
+    def shown(self, folder: Path, width: int = 120, height: int = 40, **sources: Any) -> str:
+        """What a terminal shows while a trial is in the middle of its load, after its first round."""
+        view, out = self.view(folder, width, height, **sources)
         view.started(SPEC)
         trial = journal(folder, 1)
         trial.enter(Phase.LOAD, total=200)
         trial.advance(43)
+        trial.measured(1234.0, 45.6)
+        trial.advance(44)
         view._watched.poll()
-        console.print(view._render())
+        view._console.print(view._render())
         return out.getvalue()
 
-    def test_trial_flags_phase_best_and_time_left(self, tmp_path: Path) -> None:
+    def test_running_trial_beside_the_incumbent(self, tmp_path: Path) -> None:
         text = self.shown(tmp_path)
-        assert "load 43/200" in text
-        assert "max-num-seqs=16 block-size=(vLLM)" in text
-        assert "0 of 6 trials done" in text
-        assert "about 2 min 05 s left" in text
-        assert "BEST" in text
+        assert "trial 1: load 44/200 for 0 s   max-num-seqs=16 block-size=(vLLM)" in text
+        assert "p95 TTFT/TPOT so far 1,234/45.6 ms; trial 2: 700/35.0; waits for 156 answers" in text
+        assert "4 of 6 trials done; about search 2 min 05 s + confirmation 1 min 00 s left, to " in text
+        assert "30.0% better than the baseline" in text
+
+    def test_what_it_waits_for_in_each_phase(self, tmp_path: Path) -> None:
+        view, _ = self.view(
+            tmp_path, redact=lambda text: text.replace("hunter2", "[redacted]"), startup_timeout_s=900.0
+        )
+
+        def waits() -> str:
+            view._watched.poll()
+            console = Console(file=(out := io.StringIO()), width=200, color_system=None)
+            console.print(view._render())
+            return next(line for line in out.getvalue().splitlines() if "waits for" in line).strip()
+
+        view.started(SPEC)
+        assert waits() == "waits for a worker of Ray"
+        trial = journal(tmp_path, 1)
+        trial.begin_attempt(1)
+        trial.enter(Phase.HOST)
+        assert waits().startswith("waits for devices to be free")
+        trial.enter(Phase.START)
+        (tmp_path / "1" / "server-1.log").write_text("old\n\x1b[36mLoading\x1b[0m shards 3/17 hunter2\a\n\n")
+        assert waits() == "waits for its server (at most 900 s): Loading shards 3/17 [redacted]"
+        trial.enter(Phase.LOAD, total=5)
+        assert waits() == "waits for 5 answers (the load client starts)"
+        trial.enter(Phase.STOP)
+        assert waits() == "waits for its server to end"
+
+    @pytest.mark.parametrize(("width", "height"), [(80, 24), (40, 10), (200, 60), (80, 6)])
+    def test_every_size_holds_the_running_trial_and_the_verdict(self, tmp_path: Path, width: int, height: int) -> None:
+        reading = DeviceReading(0.0, 0, memory_used_gib=44.1, sm_clock_mhz=1800.0, temperature_c=71.0,
+                                throttle_reasons=("sw power cap",))  # fmt: skip
+        view, out = self.view(tmp_path, width, height, finished=lambda: self.ended(6), devices=lambda: (reading,))
+        view._devices = (reading,)
+        view.started(TrialSpec(1, TrialKind.SEARCH, {f"a-flag-of-some-length-{n}": n for n in range(9)}))
+        journal(tmp_path, 1).enter(Phase.LOAD, total=5)
+        view._watched.poll()
+        view._console.print(view._render())
+        lines = out.getvalue().splitlines()
+        assert max(map(len, lines)) <= width
+        assert len(lines) <= height
+        assert any("trial 1: load 0/5" in line for line in lines)
+        assert any("GPU 0: 44.1 GiB" in line for line in lines)
+        assert any("5 of" in line or "6 of" in line for line in lines)
+
+    def test_the_line_of_the_best_so_far_only_falls(self) -> None:
+        assert best_so_far(self.ended(6)) == (1.0, 0.9, 0.7, 0.7, 0.7)
+        broken = dataclasses.replace(self.ended(3)[2], violations={"p95_ttft_ms": 0.1})
+        assert best_so_far([*self.ended(2), broken]) == (1.0, 0.9)
+        assert best_so_far([]) == ()
+        assert sparkline((1.0, 0.5, 0.0), 10) == "█▅▁"
+        assert sparkline((0.7, 0.7), 10) == "▁▁"
+        assert sparkline(tuple(range(100, 0, -1)), 4)[-1] == "▁"
+        assert len(sparkline(tuple(range(100)), 4)) == 4
+        assert sparkline((), 4) == ""
+
+    def test_a_study_that_just_began(self, tmp_path: Path) -> None:
+        view, out = self.view(tmp_path, finished=list, left_s=lambda: None)
+        view._console.print(view._render())
+        assert out.getvalue().splitlines() == ["Measuring the baseline.", "0 of 6 trials done"]
 
     def test_view_that_runs_leaves_the_ended_trials_on_the_terminal(self, tmp_path: Path) -> None:
-        out = io.StringIO()
-        console = Console(file=out, force_terminal=True, width=120, color_system=None, markup=False, highlight=False)
-        with LiveView(
-            lambda number: tmp_path / str(number), console, trials=1, best=lambda: "BEST", time_left_s=lambda: None
-        ) as view:
+        view, out = self.view(tmp_path, finished=list, left_s=lambda: None)
+        with view:
             view.started(SPEC)
             view.ended(Finished(1, TrialKind.SEARCH, SPEC.flags, TrialStatus.COMPLETE, 0.9))
         assert "trial 1: score 0.900   max-num-seqs=16 block-size=(vLLM)" in out.getvalue()

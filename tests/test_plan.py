@@ -380,7 +380,7 @@ def test_expected_time_left() -> None:
     plan = plan_of(5, concurrent=2)
     assert plan.expected_left_s() is None
     plan.hear(done(take(plan), total_s=10.0))
-    assert plan.expected_left_s() == pytest.approx(10.0 * 4 / 2)
+    assert plan.expected_left_s() == pytest.approx((10.0 * 4 / 2, 0.0))
 
 
 def test_deadline_clock_counts_down_from_its_start() -> None:

@@ -46,7 +46,7 @@ def test_its_time_is_nobody_elses() -> None:
     night.hear(done(take(night), total_s=900.0))
     assert night.expected_left_s() is None
     night.hear(done(take(night), total_s=50.0))
-    assert night.expected_left_s() == 400.0
+    assert night.expected_left_s() == (400.0, 0.0)
     assert take(night).kind is TrialKind.SEARCH
 
 

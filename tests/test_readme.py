@@ -10,9 +10,13 @@ from pathlib import Path
 
 import duckdb
 import pytest
+import reported
 from stored_trials import complete, failed
 
+from sweep.diagnosis.__main__ import main as diagnosis
+from sweep.exchange.__main__ import main as exchange
 from sweep.redact import Redactor
+from sweep.report.__main__ import main as report
 from sweep.store import Schema, Store
 from sweep.trial import Score
 
@@ -39,6 +43,51 @@ def test_commands_name_what_is_there(command: str) -> None:
     if "-m" in words and words[words.index("-m") + 1].startswith("sweep."):
         module = words[words.index("-m") + 1].replace(".", "/")
         assert (ROOT / f"{module}.py").exists() or (ROOT / module / "__main__.py").exists(), command
+
+
+# Commands that take minutes, a GPU or the network: the test or script that runs the same words.
+ELSEWHERE = {
+    "scripts/demo": "scripts/demo",
+    "scripts/test": "scripts/test",
+    "pip install '.[gpu]'": "scripts/environment.sh",
+    "cp search_spaces/a6000x4_qwen32b.yaml night.yaml": "tests/test_search_spaces.py",
+    "python -m sweep.tune night.yaml --dry-run": "tests/test_tune_mistakes.py",
+    "python -m sweep.tune night.yaml --time-budget 10h": "tests/test_deadline.py",
+    "python -m sweep.tune night.yaml --json": "tests/test_tune.py",
+    "python -m sweep.check night.yaml": "tests/test_check.py",
+    "python -m sweep.check night.yaml --json --time-budget 1h": "tests/test_check.py",
+    "python -m sweep.predict results/cpu-demo --set max-num-seqs=64 --request-rate 6": "tests/test_predict_command.py",
+    "python -m sweep.predict results/cpu-demo --max-rate --slo p95_ttft_ms=2000": "tests/test_predict_command.py",
+    "python -m sweep.predict results/cpu-demo --map max-num-seqs,max-num-batched-tokens": "tests/test_predict_map.py",
+    "python -m sweep.report results/cpu-demo --watch": "tests/test_report_watch.py",
+    "optuna-dashboard cpu-demo.journal": "tests/test_exchange.py",
+    "tensorboard --logdir results/cpu-demo/ray": "tests/test_ray_logs.py",
+}
+RUN = {"sweep.report": report, "sweep.exchange": exchange, "sweep.diagnosis": diagnosis}
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_run(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if command in ELSEWHERE:
+        place = ROOT / ELSEWHERE[command]
+        assert place.exists()
+        for option in [word for word in shlex.split(command) if word.startswith("--")]:
+            assert option.strip("-") in place.read_text(), f"nothing runs {option} in {place.name}"
+        return
+    monkeypatch.chdir(tmp_path)
+    reported.night(tmp_path / "results" / "cpu-demo")
+    sweep = tmp_path / "sweep-results" / "SERVE--max_num_seqs=8"
+    sweep.mkdir(parents=True)
+    (sweep / "run=0.json").write_text('{"duration": 9, "completed": 5, "num_prompts": 5, "max_num_seqs": 8}')
+    (tmp_path / "serve.json").write_text('[{"max_num_seqs": 8}, {"max_num_seqs": 64}]')
+    (tmp_path / "bench.json").write_text('[{"num_prompts": 60}]')
+    (tmp_path / "server.log").write_text("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n")
+    words = shlex.split(command.partition(" > ")[0])
+    assert words[:2] == ["python", "-m"], f"{command}: nothing runs it"
+    assert RUN[words[2]](words[3:]) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out
 
 
 def test_modules_of_the_layout_exist() -> None:

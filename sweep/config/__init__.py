@@ -6,6 +6,7 @@ from sweep.config.lines import located
 from sweep.config.load import load, loads
 from sweep.config.load_section import LoadSection
 from sweep.config.models import MOST_TRIALS, Boolean, Choice, FloatRange, IntRange, SearchSpaceConfig, parse_duration_s
+from sweep.config.notify_section import NotifySection
 from sweep.config.study import ConfirmSection, ObjectiveSection, StudyConfig
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "FloatRange",
     "IntRange",
     "LoadSection",
+    "NotifySection",
     "ObjectiveSection",
     "SearchSpaceConfig",
     "StudyConfig",

@@ -23,6 +23,7 @@ from sweep.config.models import (
     StudySection,
     Text,
 )
+from sweep.config.notify_section import NotifySection
 from sweep.errors import ConfigError
 from sweep.metric_table import parse_metric, request_limits
 from sweep.trial import Flag
@@ -208,6 +209,7 @@ class StudyConfig(Section):
     confirm: ConfirmSection = ConfirmSection()
     resources: ResourcesSection = ResourcesSection()
     replay: ReplaySection = ReplaySection()
+    notify: NotifySection = NotifySection()
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sweep.confirm import Confirmed
 from sweep.console.front import print_front
-from sweep.console.view import flags_text
+from sweep.console.words import flags_text
 from sweep.front import Front
 from sweep.metric_table import LATENCIES, parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
@@ -157,11 +157,12 @@ def print_final(
     reads_yaml: str | None = "vllm serve",
     confirmed: Confirmed | None = None,
     front: Front | None = None,
+    production: str | None = None,
 ) -> None:
     """Everything at the end, the most important last.
 
     `reads_yaml` are the words of shell that start a server from `best_yaml`, None where nobody can tell: a container,
-    say, sees other folders.
+    say, sees other folders. `production` is the folder with further files of a confirmed winner.
     """
     if trials:
         console.print(trials_table(trials, recommendation.number))
@@ -189,6 +190,8 @@ def print_final(
                 f"Its flags as a file: {path}" if reads_yaml is None else f"As a file: {reads_yaml} --config {path}"
             )
             console.print(Text(as_file), soft_wrap=True)
+        if production is not None:
+            console.print(Text(f"For shell, systemd, compose, Kubernetes and Helm: {production}"), soft_wrap=True)
     else:
         console.print(Text(recommendation.sentence, style="bold"))
     if stop_reason is not None:
@@ -236,6 +239,7 @@ def verdict_json(
     stop_reason: str | None,
     front: Front | None = None,
     stood_in: str | None = None,
+    production: str | None = None,
 ) -> dict[str, Any]:
     """The last object of `--json`. `stood_in`: how the trials came about where no server ran them."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
@@ -252,6 +256,7 @@ def verdict_json(
         "sentence": recommendation.sentence,
         "command": command,
         "stop_reason": stop_reason,
+        "production": production,
         "front": None if front is None else [point.number for point in front.points],
         "stood_in": stood_in,
     }

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sweep.console.view import flags_text
+from sweep.console.words import flags_text
 from sweep.front import Front
 
 

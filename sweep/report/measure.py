@@ -9,7 +9,7 @@ from pathlib import Path
 from sweep.metric_table import parse_metric
 from sweep.metrics import summarize_columns
 from sweep.objective import Objective
-from sweep.store import StoredTrial, read_request_columns
+from sweep.store import StoredTrial, read_request_columns, read_rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,24 @@ def measure(folder: Path, trial: StoredTrial, objectives: Sequence[Objective]) -
         return None
     stems = {parse_metric(name).stem for objective in objectives for name in objective.metrics_needed()}
     columns = read_request_columns(folder, trial.number, gaps="itl" in stems)
+    if not columns.completed + columns.failed:
+        return _imported(folder, trial, objectives)
     return tuple(
         Measured(
             summarize_columns(columns, trial.load_s, objective.metrics_needed(), slo=objective.slo),
             columns.completed,
             columns.failed,
         )
+        for objective in objectives
+    )
+
+
+def _imported(folder: Path, trial: StoredTrial, objectives: Sequence[Objective]) -> tuple[Measured, ...]:
+    """A measured trial without requests came from elsewhere: its metrics are those that were stored, others None."""
+    rounds = read_rounds(folder, trial.number)
+    completed, failed = sum(one.completed for one in rounds), sum(one.failed for one in rounds)
+    stored = trial.metrics or {}
+    return tuple(
+        Measured({name: stored.get(name) for name in objective.metrics_needed()}, completed, failed)
         for objective in objectives
     )

@@ -45,22 +45,32 @@ def open_source(study: str) -> Source:
     such study or its files cannot be used.
     """
     path = Path(study).expanduser()
-    if path.is_file() and path.name == _SETTINGS:
-        path = path.parent
-    if path.is_file():
+    if path.is_file() and path.name != _SETTINGS:
         config = load(path)
         folder = config.study.folder / config.study.name
         if not _holds_study(folder):
             raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
         return _source(folder, config.objective, config.confirm, config.study.trials, (), config)
-    if not path.is_dir():
-        path = _named(study)
-    elif not _holds_study(path):
-        raise UserError(f"{study} holds no study; name the folder of one, such as {_RESULTS}/NAME, or a study file")
+    path = folder_of(study)
     settings, notes = _settings(path)
     objective = _section(path, settings, "objective", ObjectiveSection)
     confirm = _section(path, settings, "confirm", ConfirmSection) or ConfirmSection()
     return _source(path, objective, confirm, _asked(settings), notes, _config(settings))
+
+
+def folder_of(study: str) -> Path:
+    """The folder of results that `study` names: itself, its `study.json`, or its name under `results`.
+
+    Raises UserError where there is none.
+    """
+    path = Path(study).expanduser()
+    if path.name == _SETTINGS and path.is_file():
+        path = path.parent
+    if not path.is_dir():
+        return _named(study)
+    if not _holds_study(path):
+        raise UserError(f"{study} holds no study; name the folder of one, such as {_RESULTS}/NAME, or a study file")
+    return path
 
 
 def _source(

@@ -106,10 +106,18 @@ class RoundsRunner:
         record = self._record(number, outcome, samples, reset)
         self._requests.append(outcome.requests)
         self._rounds.append(record)
+        self._tell_so_far()
         rate = "all at once" if record.request_rate_per_s is None else f"at {record.request_rate_per_s:.3g} requests/s"
         name = rate if self._calibrates else f"round {number + 1}"
         detail = f"{name}: {record.completed} of {record.prompts} requests in {record.duration_s:.1f} s"
         self.journal.note("round", "; ".join((detail, *record.disturbed)))
+
+    def _tell_so_far(self) -> None:
+        """The live view's figures of all rounds that ended; of a calibration, whose rates differ, of its last one."""
+        rounds = self._requests[-1:] if self._calibrates else self._requests
+        every = [request for part in rounds for request in part]
+        figures = summarize(every, 1.0, percentiles=(95,), slo={})  # no rate is taken of it
+        self.journal.measured(figures["p95_ttft_ms"], figures["p95_tpot_ms"])
 
     def _send(self, number: int) -> LoadOutcome:
         before = sum(one.prompts for one in self._rounds)

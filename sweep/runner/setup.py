@@ -138,10 +138,13 @@ class TrialSetup:
     def pasteable_argv(self, flags: Flags) -> tuple[str, ...]:
         """The command a person would type: no address of ours, and `vllm serve` for the installed vLLM."""
         words = render({**self.server_flags(flags), "served-model-name": self.served_name}, self.dialect.server)
-        command = self.server_command
-        if command[1:3] in (("-m", "sweep.vllm_cpu"), ("-m", "vllm.entrypoints.cli.main")):
-            command = ("vllm", *command[3:])
+        command = ("vllm", *self.server_command[3:]) if self.is_installed_vllm else self.server_command
         return (*command, self.model, *words)
+
+    @property
+    def is_installed_vllm(self) -> bool:
+        """Whether servers are started by the vLLM of this Python, not by a command of the user's own."""
+        return self.server_command[1:3] in (("-m", "sweep.vllm_cpu"), ("-m", "vllm.entrypoints.cli.main"))
 
     def visible_devices(self) -> str | None:
         """CUDA_VISIBLE_DEVICES for the server: what Ray assigned to this worker, none when the study asks for none."""

@@ -1,0 +1,1 @@
+"""To and from other tools: the parameter files and results of `vllm bench sweep`, and Optuna's storage."""
