@@ -87,7 +87,7 @@ def _located(study: str) -> tuple[Path, StudyConfig, Path]:
     path = Path(study).expanduser()
     if path.is_file() and path.name != _SETTINGS:
         config = load(path)
-        return path, config, Path(config.study.results).expanduser() / config.study.name
+        return path, config, config.study.folder / config.study.name
     folder = folder_of(study)
     settings = folder / _SETTINGS
     try:
