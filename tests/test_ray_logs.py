@@ -1,4 +1,4 @@
-"""What a trial reports is what TensorBoard finds in Ray Tune's logs (`tensorboard --logdir results/STUDY/ray`)."""
+"""What a trial reports is numbers, which Ray Tune's logger for TensorBoard writes down."""
 
 from __future__ import annotations
 

@@ -64,7 +64,6 @@ ELSEWHERE = {
     "python -m sweep.tune night.yaml --ray-address auto --time-budget 10h": "tests/test_tune_mistakes.py",
     "ray job submit --working-dir . -- python -m sweep.tune night.yaml --ray-address auto": "tests/test_cluster.py",
     "optuna-dashboard cpu-demo.journal": "tests/test_exchange.py",
-    "tensorboard --logdir results/cpu-demo/ray": "tests/test_ray_logs.py",
 }
 RUN = {"sweep.report": report, "sweep.exchange": exchange, "sweep.diagnosis": diagnosis}
 
