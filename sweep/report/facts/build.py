@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweep.journal import Progress, read_progress
@@ -19,7 +20,7 @@ from sweep.report.facts.troubles import Disturbed, Trouble, disturbed_of, troubl
 from sweep.report.source import Source
 from sweep.report.values import Report
 from sweep.searcher.importance import Importance, flag_importance
-from sweep.trial import Flag
+from sweep.trial import Finished, Flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +64,9 @@ class Facts:
 
 def make_facts(source: Source, report: Report, reader: SheetReader) -> Facts:
     """The facts of a record as it is now; `report` is that record's. What cannot be read is left out and noted."""
-    sheets = read_sheets(reader, source.trials, report.objective)
-    by_number = {sheet.number: sheet for sheet in sheets}
     known = report.known
+    sheets = tuple(_with_known(one, known) for one in read_sheets(reader, source.trials, report.objective))
+    by_number = {sheet.number: sheet for sheet in sheets}
     history = history_of(source.trials, known, by_number, report.objective)
     names = page_metrics(report.objective)
     confirmed = report.confirmed
@@ -92,6 +93,14 @@ def make_facts(source: Source, report: Report, reader: SheetReader) -> Facts:
         measured_on=measured_on(source.folder),
         now=_now(source) if report.running is not None else None,
     )
+
+
+def _with_known(sheet: Sheet, known: Mapping[int, Finished]) -> Sheet:
+    """With what the objective was given of a measured trial where the sheet has no figure of that name."""
+    more = known[sheet.number].metrics
+    if not sheet.metrics or not more or more.keys() <= sheet.metrics.keys():
+        return sheet
+    return dataclasses.replace(sheet, metrics={**more, **sheet.metrics})
 
 
 def _changed(report: Report) -> tuple[ChangedFlag, ...]:

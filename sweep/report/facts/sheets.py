@@ -56,7 +56,8 @@ def page_metrics(objective: Objective) -> tuple[str, ...]:
     """Every metric a page shows: p50, p95 and p99 of each latency, the rates, and what the objective needs."""
     latencies = [f"{stat}_{stem}_ms" for stem in LATENCIES for stat in _STATISTICS]
     rates = [name for name in RATES if name != "goodput_per_s" or objective.slo]
-    return tuple(dict.fromkeys((*latencies, *rates, *objective.metrics_needed(), *objective.front)))
+    names = dict.fromkeys((*latencies, *rates, *objective.metrics_needed(), *objective.front))
+    return tuple(name for name in names if "@" not in name)  # at one of several request rates: not of all requests
 
 
 def confirm_metrics(source: Source) -> tuple[str, ...]:
