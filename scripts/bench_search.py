@@ -221,7 +221,7 @@ def _curves(found: Landscape, figures: Mapping[str, Figures]) -> dict[str, list[
 
 def show(found: Mapping[Landscape, Mapping[str, Figures]], content: Mapping[str, Any]) -> None:
     """The tables."""
-    console = Console()
+    console = Console(width=130)
     for one, figures in found.items():
         about = content["by_landscape"][one.name]
         title = (
