@@ -16,9 +16,12 @@ from sweep.plan import StudyPlan
 from sweep.planned import make_plan
 from sweep.prepare import Prepared
 from sweep.racing import Round, split
+from sweep.records import RequestRecord, RoundRecord
 from sweep.replay import Replay
 from sweep.runner import RoundReport, TrialOutcome
+from sweep.store import StoredTrial
 from sweep.trial import Finished, TrialSpec
+from sweep.twinning import Ledger
 
 
 @dataclass(slots=True)
@@ -51,7 +54,8 @@ class Alone:
             raise ValueError("only a replay runs without Ray and servers")
         setup = dataclasses.replace(self.prepared.setup, confirmation=())
         prepared = dataclasses.replace(self.prepared, setup=setup)
-        plan = make_plan(prepared, time_left_s=lambda: self.budget_s)
+        ledger = Ledger(setup.folder, prepared.fingerprint, self._stored, self._measured)
+        plan = make_plan(prepared, time_left_s=lambda: self.budget_s, ledger=ledger)
         desk = Desk.of(setup, racing=prepared.config.study.racing)
         if desk is not None:
             desk.read = self._read
@@ -63,10 +67,45 @@ class Alone:
             plan.hear(outcome.finished())
         self.stop_reason = plan.stop_reason
 
+    def _stored(self) -> tuple[StoredTrial, ...]:
+        return tuple(_stored_trial(one) for one in self.outcomes.values())
+
+    def _measured(self, number: int) -> tuple[tuple[RequestRecord, ...], tuple[RoundRecord, ...]]:
+        result = self.outcomes[number].result
+        return result.requests, result.rounds
+
     def _read(self, number: int) -> tuple[Round, ...]:
         if number not in self._rounds:
             self._rounds[number] = split(self.outcomes[number].result.requests)
         return self._rounds[number]
+
+
+def _stored_trial(outcome: TrialOutcome) -> StoredTrial:
+    """A trial as it would be read back from a store."""
+    result = outcome.result
+    score = result.score
+    return StoredTrial(
+        number=result.spec.number,
+        kind=result.spec.kind,
+        flags=result.spec.flags,
+        status=result.status,
+        metrics=result.metrics,
+        score=None if score is None else score.value,
+        feasible=None if score is None else score.feasible,
+        violations={} if score is None else dict(score.violations),
+        failure=result.failure,
+        attempts=result.attempts,
+        command=result.command,
+        started_wall_s=result.started_wall_s,
+        startup_s=result.startup_s,
+        load_s=result.load_s,
+        total_s=result.total_s,
+        remarks=result.remarks,
+        disturbances=result.disturbances,
+        engine_config=result.engine_config,
+        engine_summary=outcome.engine_summary,
+        round_scores=result.round_scores,
+    )
 
 
 def _judge(desk: Desk, plan: StudyPlan, spec: TrialSpec) -> Callable[[RoundReport], str | None] | None:

@@ -15,7 +15,7 @@ from itertools import count
 from sweep.clock import MARGIN, describe_end, why_no_time
 from sweep.looks import second_look
 from sweep.neighbours import disturb, launches_due
-from sweep.plan_asks import Follows, Proposes, expected_trial_s
+from sweep.plan_asks import Follows, Proposes, expected_trial_s, proposed
 from sweep.plan_nodes import home, home_room, nodes_full, unmeasured
 from sweep.reference import reference_metrics
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec, TrialStatus
@@ -42,6 +42,7 @@ class StudyPlan:
     the trials, at their end, that measure the best ones once more. `calibrate`: whether a calibration comes first.
     `rate_open`: that the load is known only after it, so that the plan ends with it. `nodes` of a joined cluster that
     take trials, with how many each holds at once. `server_sd`: how launches differ, for the check of neighbours.
+    `said`: lines for the person.
     """
 
     proposer: Proposes
@@ -63,11 +64,12 @@ class StudyPlan:
     failed: bool = False
     finished: dict[int, Finished] = field(default_factory=dict)
     live: dict[int, TrialSpec] = field(default_factory=dict)
+    said: list[str] = field(default_factory=list)
     busy_devices: set[str] = field(default_factory=set)
     nodes: Mapping[str, int] | None = None
     server_sd: float | None = None
     _again: list[TrialSpec] = field(default_factory=list)
-    _exhausted: bool = False
+    _exhausted: str | None = None
     _whole_s: float = 0.0
     _lost: dict[int, int] = field(default_factory=dict)
     _same: tuple[str | None, int] = (None, 0)
@@ -142,9 +144,10 @@ class StudyPlan:
             drift = TrialSpec(number, TrialKind.DRIFT, self.baseline_flags, baseline.metrics)
             return None if self.live else self._start(self._at_home(drift))
         pending = [spec.flags for spec in self.live.values()]
-        flags = self._looked_at_again(pending) or self.proposer.propose(number, pending)
+        flags = self._looked_at_again(pending)
         if flags is None:
-            self._exhausted = True
+            flags, self._exhausted = proposed(self.proposer, number, pending)
+        if flags is None:
             return self.next()
         metrics = reference_metrics(self.finished, number)
         return self._start(TrialSpec(number, TrialKind.SEARCH, flags, metrics))
@@ -206,9 +209,7 @@ class StudyPlan:
         """Why no further trial of the search will start; None while one may."""
         if not any(spec.kind in SEARCHING for spec in self._again) and self._searching() >= self.trials:
             return "all trials done"
-        if self._exhausted:
-            return "every combination of the search space is known"
-        return self._out_of_time(self.reserve_s())
+        return self._exhausted or self._out_of_time(self.reserve_s())
 
     def _drift_due(self, *, halfway: bool) -> bool:
         """Whether the baseline is to be measured again: halfway through the search, and at its end."""

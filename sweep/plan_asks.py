@@ -10,14 +10,27 @@ from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 _RECENT = 5
 
 
+class NothingLeft(Exception):
+    """No further trial is worth its time; the message says why, as a clause."""
+
+
 class Proposes(Protocol):
     """What the plan asks of the optimiser."""
 
     def propose(self, number: int, pending: Sequence[Flags]) -> Flags | None:
-        """Flags for trial `number`, or None when nothing is left."""
+        """Flags for trial `number`, None when nothing is left. Raises NothingLeft where it has a reason of its own."""
 
     def hear(self, finished: Finished) -> None:
         """A launch ended, of whatever kind."""
+
+
+def proposed(proposer: Proposes, number: int, pending: Sequence[Flags]) -> tuple[Flags | None, str | None]:
+    """Flags for trial `number`, or why there are none."""
+    try:
+        flags = proposer.propose(number, pending)
+    except NothingLeft as reason:
+        return None, str(reason)
+    return flags, None if flags is not None else "every combination of the search space is known"
 
 
 class Follows(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sweep.clock import grace_of
@@ -12,15 +12,20 @@ from sweep.plan import StudyPlan
 from sweep.prepare import Prepared
 from sweep.racing import GPU_NOISE
 from sweep.searcher.proposer import Proposer
+from sweep.searcher.samplers import MODELS, Recipe
+from sweep.searcher.twin_sampler import twin_recipe
 from sweep.stages import ConfirmRules
+from sweep.twinning import Adviser, Ledger
 
 
-def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyPlan:
+def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: Ledger | None = None) -> StudyPlan:
     """The plan with all that earlier runs stored, re-scored by the objective of today.
 
     `time_left_s` is asked again and again; it counts down to the end of the study. Where nothing is launched it is
-    asked once, and the time that is left goes down by what trials are said to have taken.
+    asked once, and the time that is left goes down by what trials are said to have taken. `ledger`: where trials stand,
+    for a study that stores nothing.
     """
+    said: list[str] = []
     virtual = None if prepared.stand_in is None else _VirtualClock(time_left_s())
     config, space = prepared.config, prepared.space
     proposer = Proposer(
@@ -29,6 +34,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         sampler=config.study.sampler,
         slo_names=tuple(prepared.setup.objective.slo),
         front=len(prepared.setup.objective.front),
+        models=_models(prepared, ledger, said.append),
     )
     checked = config.resources.check_neighbours and prepared.setup.uses_gpus
     plan = StudyPlan(
@@ -47,12 +53,23 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float]) -> StudyP
         calibrate=config.load.calibrate,
         rate_open=prepared.rate_open,
         server_sd=GPU_NOISE.server_sd if checked and prepared.stand_in is None else None,
+        said=said,
     )
     for finished in known_trials(prepared):
         plan.hear(finished, earlier=True)
     if virtual is not None:
         virtual.follow(plan)
     return plan
+
+
+def _models(prepared: Prepared, ledger: Ledger | None, say: Callable[[str], None]) -> Mapping[str, Recipe]:
+    """Samplers by name, `twin` among them where this study wants it."""
+    if prepared.config.study.sampler != "twin":
+        return MODELS
+    setup, fingerprint = prepared.setup, prepared.fingerprint
+    known = Ledger.stored(setup.folder, fingerprint) if ledger is None else ledger
+    adviser = Adviser(known, prepared.space, setup.objective, prepared.config.study.seed, say)
+    return {**MODELS, "twin": twin_recipe(adviser.advise)}
 
 
 @dataclass(slots=True)

@@ -191,6 +191,11 @@ def _searcher(
             crew.lost(spec)
         return found
 
+    def started(spec: TrialSpec) -> None:
+        while plan.said:
+            view.say(plan.said.pop(0))
+        view.started(spec)
+
     def ended(finished: Finished) -> None:
         if remote is not None:
             copy_missing(remote, folder.path, view.say)
@@ -210,7 +215,7 @@ def _searcher(
 
     return TuneSearcher(
         plan,
-        on_start=view.started,
+        on_start=started,
         on_end=ended,
         recover=recover,
         on_again=lambda spec: view.say(f"trial {spec.number}: {why_again(spec)}; it runs once more"),

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from sweep.fingerprint import Fingerprint
 from sweep.memory import Unknown
 from sweep.twin import card_of
 from sweep.twinning.hardware import hardware_of
+from sweep.twinning.room import room_of
 
 QWEN_32B = {
     "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_hidden_layers": 64, "hidden_size": 5120,
@@ -56,3 +58,26 @@ def test_where_nothing_tells_it_says_so(tmp_path: Path) -> None:
     found = hardware(str(tmp_path / "toy"), {})
     assert isinstance(found, Unknown)
     assert "toy" in found.reason
+
+
+def test_a_launch_tells_of_another_by_the_difference(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_32B))
+    known = {"model": str(tmp_path), "gpus": ["NVIDIA RTX A6000"] * 4}
+    room = room_of(Fingerprint.from_json(json.dumps(known)))
+    assert room is not None
+    launched, less = ({**FOUR, "gpu-memory-utilization": share} for share in (0.9, 0.8))
+    found = room.beside(less, launched, 360_000)
+    assert found is not None
+    low, expected, high = found
+    # A tenth of 48 GiB less on each card, at 65,536 bytes a token.
+    assert expected == pytest.approx(360_000 - 0.1 * 48 * 2**30 / 65_536, rel=0.01)
+    assert 0.8 * expected < low < expected < high < 1.2 * expected
+    assert room.beside({**FOUR, "kv-offloading-size": 1}, launched, 360_000) is None
+    assert room.beside({**FOUR, "gpu-memory-utilization": 0.1}, launched, 360_000) == (0.0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "known", [{}, {"gpus": []}, {"gpus": ["NVIDIA RTX A6000"], "model": "hub/id"}, {"gpus": ["Voodoo"]}]
+)
+def test_without_model_or_card_no_launch_tells_of_another(known: dict[str, Any]) -> None:
+    assert room_of(Fingerprint.from_json(json.dumps(known))) is None

@@ -17,7 +17,7 @@ from sweep.search_space import SearchSpace
 from sweep.store import Store, read_trials
 from sweep.trial import Failure, Flag, Flags, TrialResult, TrialStatus
 from sweep.twin import Engine, simulate
-from sweep.twinning import Adviser
+from sweep.twinning import Adviser, Ledger
 from sweep.twinning.landscape import Landscape
 
 pytestmark = pytest.mark.night  # numba compiles for half a minute
@@ -75,7 +75,7 @@ def test_the_twin_finds_the_better_setting_and_then_ends(tmp_path: Path) -> None
     base, where = flags(4, 1024, 0.9), space()
     study = write(tmp_path / "s", [trial(0, base, noise=0.02)])
     said: list[str] = []
-    adviser = Adviser(study, where, OBJECTIVE, 0, said.append)
+    adviser = Adviser(Ledger.stored(study), where, OBJECTIVE, 0, said.append)
     kinds, scores = [], [1.0]
     for number in range(1, 9):
         advice = adviser.advise(number)
@@ -93,7 +93,7 @@ def test_the_twin_finds_the_better_setting_and_then_ends(tmp_path: Path) -> None
     assert min(scores) < 1.02 * min(value(of, base) for of in points)
     assert len(said) == len(kinds)
     # The same again from the same record, whatever was stored later.
-    again = Adviser(study, where, OBJECTIVE, 0).advise(2)
+    again = Adviser(Ledger.stored(study), where, OBJECTIVE, 0).advise(2)
     assert again.kind == kinds[1]
     assert again.ranked[0] == {k: v for k, v in trial_flags(study, 2).items() if k in where.names}
 
@@ -105,7 +105,7 @@ def trial_flags(study: Path, number: int) -> Flags:
 def test_what_was_measured_or_runs_is_not_proposed_again_under_another_name(tmp_path: Path) -> None:
     where = space(max_num_seqs=[8, 16, 300, 600], max_num_batched_tokens=[2048], gpu_memory_utilization=[0.9])
     study = write(tmp_path / "s", [trial(0, flags(300, 2048, 0.9)), trial(1, flags(8, 2048, 0.9))])
-    found = Adviser(study, where, OBJECTIVE, 0).advise(2, [flags(16, 2048, 0.9)])
+    found = Adviser(Ledger.stored(study), where, OBJECTIVE, 0).advise(2, [flags(16, 2048, 0.9)])
     assert all(point["max-num-seqs"] not in (300, 600, 8) for point in found.ranked), "600 seats do what 300 do"
     assert all(point["max-num-seqs"] != 16 for point in found.ranked)
 
@@ -113,7 +113,7 @@ def test_what_was_measured_or_runs_is_not_proposed_again_under_another_name(tmp_
 def test_where_every_setting_does_the_same_nothing_is_launched(tmp_path: Path) -> None:
     where = space(max_num_seqs=[300, 600], max_num_batched_tokens=[2048], gpu_memory_utilization=[0.9])
     study = write(tmp_path / "s", [trial(0, flags(300, 2048, 0.9))])
-    assert Adviser(study, where, OBJECTIVE, 0).advise(1).kind == "done"
+    assert Adviser(Ledger.stored(study), where, OBJECTIVE, 0).advise(1).kind == "done"
 
 
 def test_an_slo_that_is_broken_is_not_promising(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_an_slo_that_is_broken_is_not_promising(tmp_path: Path) -> None:
     assert few is not None
     objective = Objective.of(None, {"p95_tpot_ms": 1.0}, {"p95_ttft_ms": few * 0.5})
     study = write(tmp_path / "s", [trial(0, base), trial(1, flags(32, 256, 0.9))])
-    found = Adviser(study, space(), objective, 0).advise(2)
+    found = Adviser(Ledger.stored(study), space(), objective, 0).advise(2)
     assert not found.ranked or found.ranked[0]["max-num-seqs"] != 4
 
 
@@ -138,7 +138,7 @@ def test_it_says_why_it_cannot_tell(
     tmp_path: Path, results: list[TrialResult], changes: dict[str, Any], words: str
 ) -> None:
     study = write(tmp_path / "s", results)
-    found = Adviser(study, space(**changes), OBJECTIVE, 0).advise(1)
+    found = Adviser(Ledger.stored(study), space(**changes), OBJECTIVE, 0).advise(1)
     assert found.kind == "unfit"
     assert words in found.reason
 
@@ -146,7 +146,7 @@ def test_it_says_why_it_cannot_tell(
 def test_a_front_is_not_for_the_twin(tmp_path: Path) -> None:
     objective = Objective.of(None, {"p95_ttft_ms": 1.0}, {}, front=("p95_ttft_ms", "p95_tpot_ms"))
     study = write(tmp_path / "s", [trial(0, flags(8))])
-    assert Adviser(study, space(), objective, 0).advise(1).kind == "unfit"
+    assert Adviser(Ledger.stored(study), space(), objective, 0).advise(1).kind == "unfit"
 
 
 def test_a_server_that_does_something_else_is_not_followed(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_server_that_does_something_else_is_not_followed(tmp_path: Path) -> No
         assert one.metrics is not None
         upside_down = {name: (truth(base)[name] or 1.0) ** 2 / (one.metrics[name] or 1.0) for name in NAMES}
         results.append(changed(one, metrics={**one.metrics, **upside_down}))
-    found = Adviser(write(tmp_path / "s", results), space(), OBJECTIVE, 0).advise(7)
+    found = Adviser(Ledger.stored(write(tmp_path / "s", results)), space(), OBJECTIVE, 0).advise(7)
     assert found.kind == "unfit"
     assert "rank correlation" in found.reason
 
@@ -171,14 +171,24 @@ def test_failed_trials_are_known_and_not_learnt_from(tmp_path: Path) -> None:
         requests=(), rounds=(),
     )  # fmt: skip
     study = write(tmp_path / "s", [trial(0, flags(16, 1024, 0.9)), dead])
-    found = Adviser(study, space(), OBJECTIVE, 0).advise(2)
+    found = Adviser(Ledger.stored(study), space(), OBJECTIVE, 0).advise(2)
     assert found.kind == "separate"
     dead_flags = {name: dead.spec.flags[name] for name in space().names}
     assert dead_flags not in found.ranked
 
 
+def test_asked_again_for_a_trial_it_goes_down_its_list_and_says_nothing_more(tmp_path: Path) -> None:
+    said: list[str] = []
+    adviser = Adviser(
+        Ledger.stored(write(tmp_path / "s", [trial(0, flags(16, 1024, 0.9))])), space(), OBJECTIVE, 0, said.append
+    )
+    first = adviser.advise(1)
+    assert adviser.advise(1, first.ranked[:2]).ranked == first.ranked[2:]
+    assert len(said) == 1
+
+
 def test_the_study_stays_as_it_is(tmp_path: Path) -> None:
     study = write(tmp_path / "s", [trial(0, flags(16, 1024, 0.9))])
     before = {path: path.read_bytes() for path in sorted(study.rglob("*")) if path.is_file()}
-    Adviser(study, space(), OBJECTIVE, 0).advise(1)
+    Adviser(Ledger.stored(study), space(), OBJECTIVE, 0).advise(1)
     assert {path: path.read_bytes() for path in sorted(study.rglob("*")) if path.is_file()} == before

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from sweep.twinning.advice import Advice, advise
 from sweep.twinning.adviser import Adviser
+from sweep.twinning.record import Ledger
 from sweep.twinning.values import Basis, KvTokens
 
-__all__ = ["Advice", "Adviser", "Basis", "KvTokens", "advise"]
+__all__ = ["Advice", "Adviser", "Basis", "KvTokens", "Ledger", "advise"]

@@ -31,10 +31,10 @@ from sweep.twinning.record import Launch, Record
 from sweep.twinning.target import target_of
 
 # What a fit and a scan may simulate, in steps: a few seconds each.
-_FIT_STEPS, _SCAN_STEPS = 5_000.0, 1_200_000.0
+_FIT_STEPS, _SCAN_STEPS = 4_000.0, 800_000.0
 _MEMBERS = 8
 # Settings that are looked at with the whole ensemble.
-_SHORT_LIST = 24
+_SHORT_LIST = 16
 # Measured settings, today's flags included, before the twin may say that nothing is left; and what an expected
 # improvement must be worth, as a share of the best score: below that launches tell luck from luck.
 _LEAST_MEASURED, _PROMISING = 4, 0.005

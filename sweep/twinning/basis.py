@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from sweep.errors import UserError
 from sweep.records import RequestRecord
-from sweep.store import read_requests, read_rounds
 from sweep.trial import Flags
 from sweep.twin import Calibration, Engine, Load, Observation, calibrate
 from sweep.twin.calibrate import arrivals_per_s
@@ -138,12 +137,12 @@ def choose(engines: Sequence[Engine], count: int) -> tuple[int, ...]:
 
 def observed(record: Record, launch: Launch, steps: float) -> tuple[Observation, list[float], float] | None:
     """The rounds of one launch behind one another, about `steps` of them (see `_work`), the rate of each, the steps."""
-    number = launch.trial.number
-    disturbed = {one.round for one in read_rounds(record.folder, number) if one.disturbed}
+    requests, measured = record.requests_of(launch.trial.number)
+    disturbed = {one.round for one in measured if one.disturbed}
     columns: list[tuple[npt.NDArray[Any], ...]] = []
     rates: list[float] = []
     begin_s, held = 0.0, 0.0
-    for index, group in by_round(read_requests(record.folder, number)).items():
+    for index, group in by_round(requests).items():
         if index in disturbed or held >= steps:
             continue
         part = _cut(group, steps - held)

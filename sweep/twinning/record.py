@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,13 @@ from sweep.fingerprint import Fingerprint, Pairs
 from sweep.metrics import RequestColumns, summarize_columns
 from sweep.objective import Objective
 from sweep.records import RequestRecord, RoundRecord
-from sweep.store import StoredTrial, read_requests, read_rounds
+from sweep.store import StoredTrial, read_requests, read_rounds, read_trials
 from sweep.trial import Flag, Flags, TrialKind, TrialStatus
 from sweep.twin import Engine
 from sweep.twinning.computed import usable
+from sweep.twinning.room import Room, room_of
+
+Measured = tuple[tuple[RequestRecord, ...], tuple[RoundRecord, ...]]
 
 # What may be learnt from: a calibration's and a soak's loads are made to be unlike any other.
 _TELLING = (TrialKind.BASELINE, TrialKind.SEARCH, TrialKind.DRIFT, TrialKind.CONFIRM)
@@ -49,7 +52,8 @@ class Launch:
 class Record:
     """Every trial of a study whose server started, or may have, and what holds for all of them.
 
-    `asynchronous` is what vLLM does where no flag says it. The load's settings are those of the load client.
+    `asynchronous` is what vLLM does where no flag says it. The load's settings are those of the load client. `room`:
+    what the memory model makes of this model on these cards, None where it cannot.
     """
 
     folder: Path
@@ -61,10 +65,8 @@ class Record:
     burstiness: float
     seed: int
     notes: tuple[str, ...]
-
-    def requests_of(self, number: int) -> tuple[tuple[RequestRecord, ...], tuple[RoundRecord, ...]]:
-        """Requests and rounds of a trial."""
-        return tuple(read_requests(self.folder, number)), tuple(read_rounds(self.folder, number))
+    requests_of: Callable[[int], Measured]
+    room: Room | None = None
 
     def metrics_of(self, launch: Launch, objective: Objective) -> Mapping[str, float | None]:
         """What an objective needs of a measured launch: as stored, or of its requests where other metrics were."""
@@ -75,12 +77,37 @@ class Record:
         return summarize_columns(columns, launch.trial.load_s, names, slo=objective.slo)
 
 
-def read_record(folder: Path, trials: Sequence[StoredTrial]) -> Record:
-    """The record of the study in `folder`. Raises UserError when the baseline is not among its trials yet."""
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Where the trials of a study stand: its folder, or wherever `trials` and `measured` (by number) find them.
+
+    `fingerprint` None: the folder's.
+    """
+
+    folder: Path
+    fingerprint: Fingerprint | None
+    trials: Callable[[], Sequence[StoredTrial]]
+    measured: Callable[[int], Measured]
+
+    @classmethod
+    def stored(cls, folder: Path, fingerprint: Fingerprint | None = None) -> Ledger:
+        """What lies in a study's folder."""
+        return cls(folder, fingerprint, lambda: read_trials(folder), lambda number: stored_requests(folder, number))
+
+
+def stored_requests(folder: Path, number: int) -> Measured:
+    """Requests and rounds of a trial in a study's folder."""
+    return tuple(read_requests(folder, number)), tuple(read_rounds(folder, number))
+
+
+def read_record(folder: Path, trials: Sequence[StoredTrial], ledger: Ledger | None = None) -> Record:
+    """The record of these trials of a study. Raises UserError when the baseline is not among them yet."""
     baseline = next((trial for trial in trials if trial.kind is TrialKind.BASELINE), None)
     if baseline is None:
         raise UserError(f"{folder} holds no baseline yet: nothing to predict from")
     known, notes = _fingerprint(folder)
+    if ledger is not None and ledger.fingerprint is not None:
+        known, notes = ledger.fingerprint, ()
     fixed: dict[str, Flag] = {
         name: value
         for name, value in _values(known.fixed_flags).items()
@@ -104,6 +131,8 @@ def read_record(folder: Path, trials: Sequence[StoredTrial]) -> Record:
         burstiness=float(load.get("burstiness") or 1.0),
         seed=int(load.get("seed") or 0),
         notes=notes,
+        room=room_of(known),
+        requests_of=ledger.measured if ledger is not None else lambda number: stored_requests(folder, number),
     )
 
 

@@ -10,6 +10,7 @@ from sweep.trial import Flags
 from sweep.twin import Engine, kv_tokens_for
 from sweep.twinning.computed import uncomputed, usable
 from sweep.twinning.record import Launch, Record
+from sweep.twinning.room import Room
 from sweep.twinning.values import KvTokens
 
 # Flags of which vLLM makes its own when nothing is said, and the field of EngineConfig with what it made.
@@ -44,7 +45,7 @@ def target_of(flags: Flags, record: Record) -> Target:
     """The engine that `flags`, all of a server's, would make."""
     alike = [one for one in record.launches if uncomputed(one.flags) == uncomputed(flags)]
     config, cautions = _resolved(flags, alike)
-    kv_tokens = _kv_tokens(flags, alike)
+    kv_tokens = _kv_tokens(flags, alike, record.room)
     if kv_tokens is None:
         cautions.append("no launch says how many tokens the KV cache holds: it is taken for more than the load needs")
     else:
@@ -68,7 +69,7 @@ def _resolved(flags: Flags, launches: Sequence[Launch]) -> tuple[EngineConfig, l
     return config, cautions
 
 
-def _kv_tokens(flags: Flags, launches: Sequence[Launch]) -> KvTokens | None:
+def _kv_tokens(flags: Flags, launches: Sequence[Launch], room: Room | None) -> KvTokens | None:
     share = _utilization(flags, launches)
     known = [
         (one, own, tokens)
@@ -84,6 +85,11 @@ def _kv_tokens(flags: Flags, launches: Sequence[Launch]) -> KvTokens | None:
             low, high = min(same) * factors[0], max(same) * factors[1]
             return KvTokens(int(low), sum(same) // len(same), int(high), launched=entries is close)
     enough = len({own for _, own, _ in close}) > 1
+    if not enough and room is not None:
+        one, _, tokens = min(close or known, key=lambda entry: abs(entry[1] - share))
+        found = room.beside(flags, one.flags, tokens)
+        if found is not None:
+            return KvTokens(int(found[0]), int(found[1]), int(found[2]), launched=False)
     low, expected, high = kv_tokens_for([(own, tokens) for _, own, tokens in (close if enough else known)], share)
     return KvTokens(int(low), int(expected), int(high), launched=False)
 
