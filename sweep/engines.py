@@ -8,6 +8,7 @@ from sweep.config import StudyConfig
 from sweep.gpu import Gpus
 from sweep.prepare import Prepared, prepare
 from sweep.replayed import prepare_replay
+from sweep.simulating import prepare_simulated
 
 
 def prepare_study(
@@ -22,3 +23,5 @@ def prepare_study(
             return prepare(config, study_path, folder, gpus, salvage=salvage)
         case "replay":
             return prepare_replay(config, study_path, folder)
+        case "simulated":
+            return prepare_simulated(config, study_path, folder, gpus, salvage=salvage)

@@ -109,12 +109,12 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     check_study_flags(config, dialect)
     model = find_model(config.model.path, study_path, "model.path")
     tokenizer = find_tokenizer(config.model.tokenizer or config.model.path, study_path, _tokenizer_key(config))
-    conversations = _conversations(config, study_path, salvage=salvage)
-    loads = _loads(config, conversations, tokenizer)
+    conversations = conversations_of(config, study_path, salvage=salvage)
+    loads = loads_of(config, conversations, _token_counter(config, tokenizer))
     notices += [conversations.describe(), *(selection.describe() for selection in loads.selections)]
     if config.confirm.candidates and not config.load.held_out_share:
         notices.append("warning: load.held_out_share is 0, so that nothing is left to confirm the winner with")
-    notices += load_notices(config.load, loads.plan, objective, _max_model_lens(config))
+    notices += load_notices(config.load, loads.plan, objective, max_model_lens(config))
     notices += calibration_lines(folder, config.load, config.baseline_flags())
     setup = dataclasses.replace(
         settings_of(config, study_path, folder, objective, loads),
@@ -126,7 +126,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     )
     check_client_file(setup)
     redactor = Redactor({**os.environ, **config.serve.env, **config.load.env})
-    fingerprint = _fingerprint(config, setup, conversations, found, redactor, gpus)
+    fingerprint = fingerprint_of(config, setup, conversations, found, redactor, gpus)
     schema = schema_of(config, objective, setup.percentiles)
     auto = config.load.request_rate == "auto"
     prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
@@ -200,27 +200,27 @@ def _tokenizer_key(config: StudyConfig) -> str:
     return "model.path" if config.model.tokenizer is None else "model.tokenizer"
 
 
-def _conversations(config: StudyConfig, study_path: Path, *, salvage: bool) -> Conversations:
+def conversations_of(config: StudyConfig, study_path: Path, *, salvage: bool) -> Conversations:
     path = DEMO_FILE if config.load.path is None else find_file(config.load.path, study_path, "load.path")
     if config.load.dataset == "custom":
         return check_custom(path)
     return check_sharegpt(path, salvage=salvage or config.load.salvage)
 
 
-def _loads(config: StudyConfig, conversations: Conversations, tokenizer: str) -> Loads:
+def loads_of(config: StudyConfig, conversations: Conversations, counter: Callable[[str], int]) -> Loads:
+    """The loads of a study; `counter` counts the tokens of a text. Raises DatasetError and ConfigError."""
     load = config.load
     rules = SelectionRules(
         dataset=load.dataset,
         output_tokens=load.output_tokens,
         max_prompt_tokens=load.longest_prompt_tokens,
-        max_model_len=min(_max_model_lens(config), default=None),
+        max_model_len=min(max_model_lens(config), default=None),
     )
     try:
         refuse_output_length(rules, conversations.path)
     except DatasetError as error:  # what the study file asks for, not what the prompt file has
         raise ConfigError(error.message, key="load.output_tokens") from None
     blocks = config.confirm.max_launches if config.confirm.candidates else 0
-    counter = _token_counter(config, tokenizer)
     seqs = {**config.serve.flags, **config.baseline}.get("max-num-seqs")
     batch = seqs if isinstance(seqs, int) and not isinstance(seqs, bool) else None
     return make_loads(load, conversations, rules, counter, seed=config.load_seed, blocks=blocks, batch=batch)
@@ -234,7 +234,7 @@ def _token_counter(config: StudyConfig, tokenizer: str) -> Callable[[str], int]:
         raise ConfigError(f"{error}{looked}", key=_tokenizer_key(config)) from None
 
 
-def _max_model_lens(config: StudyConfig) -> list[int]:
+def max_model_lens(config: StudyConfig) -> list[int]:
     """Every one the study may serve with, its ends if it is a range; none where vLLM decides."""
     name = "max-model-len"
     spec = config.search_space.parameters.get(name)
@@ -254,7 +254,7 @@ def schema_of(config: StudyConfig, objective: Objective, percentiles: tuple[floa
     return Schema(flags, tuple(dict.fromkeys([*names, *RATES, *objective.metrics_needed()])), tuple(objective.slo))
 
 
-def _fingerprint(
+def fingerprint_of(
     config: StudyConfig,
     setup: TrialSetup,
     conversations: Conversations,

@@ -114,12 +114,17 @@ class StudySection(Section):
     time_budget: Duration | None = Field(
         None, description="No trial starts that would end later: `8h`, `90m` or seconds."
     )
-    engine: Literal["vllm", "replay"] = Field(
+    engine: Literal["vllm", "replay", "simulated"] = Field(
         "vllm",
         description="What answers: `vllm`, real servers; `replay`, the launches of a recorded study (`replay.path`): "
-        "a whole study in seconds, which recommends nothing for production.",
+        "a whole study in seconds, which recommends nothing for production; `simulated`, as the model's size and the "
+        "card suggest (`simulated.card`), to try a study file without GPU or vLLM: nothing of it is true of a server.",
     )
-    sampler: Literal["tpe", "random"] = Field("tpe", description="How Optuna proposes: `tpe` or `random`.")
+    sampler: Literal["tpe", "random", "twin"] = Field(
+        "tpe",
+        description="How Optuna proposes: `tpe`, `random`, or `twin`: what a simulation of the scheduler, fitted to "
+        "the trials so far, finds promising; it ends the search once nothing is. Where it does not fit, `tpe` goes on.",
+    )
     racing: bool = Field(
         True,
         description="Stop a trial after a round, or within one, once it is beyond doubt behind the best so far. Needs "

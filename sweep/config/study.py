@@ -154,6 +154,18 @@ class ReplaySection(Section):
     )
 
 
+class SimulatedSection(Section):
+    """What `study.engine: simulated` takes for the machine and the model."""
+
+    card: Text = Field("RTX A6000", description="Kind of the cards, such as `RTX 4090`, `H100` or `L40S`.")
+    billions: float | None = Field(
+        None,
+        gt=0,
+        le=10_000,
+        description="Weights of the model; default: by its `config.json`, or its name (`-32B`).",
+    )
+
+
 class ResourcesSection(Section):
     """What a trial asks of Ray."""
 
@@ -210,6 +222,7 @@ class StudyConfig(Section):
     resources: ResourcesSection = ResourcesSection()
     replay: ReplaySection = ReplaySection()
     notify: NotifySection = NotifySection()
+    simulated: SimulatedSection = SimulatedSection()
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
