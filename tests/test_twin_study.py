@@ -14,10 +14,12 @@ from sweep.alone import Alone
 from sweep.config import load
 from sweep.objective import Objective
 from sweep.replayed import prepare_replay
+from sweep.search_space import flags_key
 
 pytestmark = pytest.mark.night  # numba compiles for half a minute
 
 SEATS, TOKENS, SHARES = (4, 16, 64), (256, 2048), (0.7, 0.9)
+NAMES = ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization")
 WEIGHTS = {"p95_ttft_ms": 0.5, "p95_tpot_ms": 0.5}
 
 
@@ -59,11 +61,9 @@ def test_a_few_launches_find_the_best_and_the_search_ends_by_itself(tmp_path: Pa
     every = {
         point: objective.score(truth(flags(*point)), base).value for point in itertools.product(SEATS, TOKENS, SHARES)
     }
-    tried = [one.spec.flags for one in (outcome.result for outcome in found.outcomes.values())]
-    scores = [
-        every[tuple(point[name] for name in ("max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization"))]
-        for point in tried
-    ]  # type: ignore[index]
+    tried = [outcome.result.spec.flags for outcome in found.outcomes.values()]
+    values = {flags_key(dict(zip(NAMES, point, strict=True))): value for point, value in every.items()}
+    scores = [values[flags_key(point)] for point in tried]
     assert found.stop_reason is not None
     assert "promises more than" in found.stop_reason
     assert len(scores) < 8
