@@ -68,7 +68,7 @@ class World:
 def test_it_learns_a_simulated_machine_and_its_intervals_hold() -> None:
     covered = told = 0
     widths: list[float] = []
-    for seed in range(20):
+    for seed in range(12):
         world, belief = World(seed), Belief.prior(CARD)
         for step in range(14):
             flags = (world.rng.uniform(0.6, 0.95), world.rng.choice((32, 64, 128, 256)), world.rng.choice((1024, 4096)))

@@ -22,6 +22,7 @@ _UNKNOWN_FLAGS: Mapping[str, tuple[object, ...]] = {
     "kv-offloading-size": (),
     "hf-overrides": (),
     "hf-config-path": (),
+    "revision": (),
     "enable-dbo": (False,),
     "load-format": ("auto", "safetensors", "dummy", "runai_streamer", "fastsafetensors", "pt"),
     "max-num-active-seqs": (),
