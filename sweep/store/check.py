@@ -9,7 +9,7 @@ from pathlib import Path
 from sweep.atomic_file import TEMPORARY_SUFFIX, sync_folder
 from sweep.errors import HostError
 from sweep.store.read import DamagedFile, file_version, note, read_file
-from sweep.store.schema import SCHEMA_VERSION, TABLES
+from sweep.store.schema import PASSED_OVER, SCHEMA_VERSION, TABLES
 from sweep.store.write import SCRATCH, trial_file
 
 SET_ASIDE = "set_aside"
@@ -32,7 +32,7 @@ def set_aside_broken(folder: Path) -> tuple[str, ...]:
     written by another version with another schema, cannot be opened, or cannot be moved.
     """
     findings = [_Finding(path, SCRATCH, _CUT_SHORT) for path in _entries(folder / SCRATCH)]
-    findings += [finding for table in TABLES for finding in _broken_files(folder, table)]
+    findings += [finding for table in (*TABLES, PASSED_OVER) for finding in _broken_files(folder, table)]
     lines = [_move(folder, finding) for finding in findings]
     lines += [_move(folder, finding) for finding in _incomplete_trials(folder)]
     return tuple(lines)

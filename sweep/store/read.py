@@ -245,6 +245,16 @@ def stored_trial(table: pa.Table, row: Mapping[str, Any]) -> StoredTrial:
     )
 
 
+def flags_of(row: Mapping[str, Any], schema: pa.Schema) -> dict[str, Flag]:
+    """The flags of one row, each of the kind it had."""
+    columns = {}
+    for column in schema:
+        notes = column.metadata or {}
+        if notes.get(b"role") == b"flag":
+            columns[notes[b"name"].decode()] = row[column.name]
+    return _flags(row["flag_types"], columns)
+
+
 def _flags(types: list[dict[str, str]], columns: Mapping[str, Any]) -> dict[str, Flag]:
     return {
         entry["name"]: None if entry["type"] == "null" else _FLAG_OF[entry["type"]](columns[entry["name"]])

@@ -13,7 +13,7 @@ from sweep.metric_table import parse_metric
 from sweep.metrics import thin_percentiles
 from sweep.records import EngineSample, Event, RequestRecord, RoundRecord
 from sweep.store.schema import Schema, TelemetryRow, column_name
-from sweep.trial import Flag, TrialResult
+from sweep.trial import Flag, Flags, TrialResult
 
 # Rows leave this module straight into Arrow: a dict here is the wire format, not a value that travels.
 Row = dict[str, Any]
@@ -49,10 +49,7 @@ def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, 
         "thin_percentiles": _thin(metrics, sum(request.error is None for request in result.requests)),
         "remarks": list(result.remarks),
         "disturbances": list(result.disturbances),
-        "flag_types": [
-            {"name": name, "type": type(value).__name__ if value is not None else "null"}
-            for name, value in result.spec.flags.items()
-        ],
+        "flag_types": flag_types(result.spec.flags),
     }
     if result.failure is not None:
         failure = result.failure
@@ -66,14 +63,23 @@ def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, 
             "policy": failure.policy,
             "exit_code": failure.exit_code,
         }
-    row |= {
-        f"flag_{column_name(name)}": _flag(name, value, schema.flags[name]) for name, value in result.spec.flags.items()
-    }
+    row |= flag_columns(result.spec.flags, schema)
     row |= {column_name(name): value for name, value in metrics.items()}
     row |= {f"violation_{column_name(name)}": value for name, value in violations.items()}
     row |= {f"engine_{name}": value for name, value in _plain(result.engine_config).items()}
     row |= {f"engine_{column_name(name)}": value for name, value in engine_summary.items()}
     return row
+
+
+def flag_columns(flags: Flags, schema: Schema) -> Row:
+    """Flags in the columns of a table. Raises ValueError for one without a column."""
+    _refuse_unknown("flag", flags, schema.flags)
+    return {f"flag_{column_name(name)}": _flag(name, value, schema.flags[name]) for name, value in flags.items()}
+
+
+def flag_types(flags: Flags) -> list[Row]:
+    """The kind of each flag's value, which its column alone does not tell."""
+    return [{"name": name, "type": "null" if value is None else type(value).__name__} for name, value in flags.items()]
 
 
 def request_rows(trial: int, requests: Iterable[RequestRecord]) -> list[Row]:

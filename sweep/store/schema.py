@@ -1,4 +1,4 @@
-"""The columns of the six tables. One study has one `Schema`, so all its files have the same columns and types.
+"""The columns of the tables. One study has one `Schema`, so all its files have the same columns and types.
 
 Names carry their units, lists and timestamps are typed as such, null is "not known". A column that stands for
 something with a name of its own (a flag, a metric) keeps that name in the field's metadata, since `max-num-seqs` and
@@ -22,6 +22,9 @@ from sweep.trial import Flag
 SCHEMA_VERSION = 2
 # Written in this order: the row in `trials` is the mark that the trial is stored, so it comes last.
 TABLES = ("requests", "rounds", "engine", "telemetry", "events", "trials")
+# What was passed over on the way to a trial: no part of the trial, and added without a new version, since it may be
+# absent.
+PASSED_OVER = "passed_over"
 ENGINE_SUMMARY = (
     "preemptions",
     "prefix_hit_share",
@@ -111,8 +114,17 @@ def _field(name: str, kind: pa.DataType, role: str = "", of: str = "", unit: str
     return pa.field(name, kind, metadata=notes or None)
 
 
+def passed_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of `passed_over`."""
+    return pa.schema([*_PASSED_HEAD, *_flag_fields(schema), _field("flag_types", _FLAG_TYPES)])
+
+
+def _flag_fields(schema: Schema) -> list[pa.Field]:
+    return [_field(f"flag_{column_name(name)}", _OF_PYTHON[kind], "flag", name) for name, kind in schema.flags.items()]
+
+
 def _trial_fields(schema: Schema) -> list[pa.Field]:
-    flags = [_field(f"flag_{column_name(name)}", _OF_PYTHON[kind], "flag", name) for name, kind in schema.flags.items()]
+    flags = _flag_fields(schema)
     metrics = [_field(column_name(name), _FLOAT, "metric", name, parse_metric(name).unit) for name in schema.metrics]
     violations = [_field(f"violation_{column_name(name)}", _FLOAT, "violation", name) for name in schema.slos]
     config = [
@@ -147,6 +159,15 @@ _TRIAL_HEAD = (
     _field("informative_for_search", _BOOL),
     _field("policy", _TEXT),
     _field("exit_code", _INT),
+)
+_PASSED_HEAD = (
+    _field("trial", _INT),
+    _field("place", _INT),
+    _field("launched", _BOOL),
+    _field("rule", _TEXT),
+    _field("reason", _TEXT),
+    _field("confidence", _FLOAT, unit="share"),
+    _field("same_as", _INT),
 )
 # `flag_types` tells 8 from 8.0 and "8" where one column holds all three, and a null flag from one not in the space.
 _TRIAL_TAIL = (
