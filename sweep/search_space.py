@@ -105,6 +105,12 @@ class Range:
         number = math.exp(rng.uniform(math.log(low), math.log(high))) if self.log else rng.uniform(low, high)
         return self.quantise(number)
 
+    def ends(self) -> tuple[Flag, ...]:
+        """The smallest and the largest number."""
+        if self.count is not None:
+            return self.at(0), self.at(self.count - 1)
+        return tuple(int(end) if self.integer else float(end) for end in (self.low, self.high))
+
     def values(self) -> Iterator[Flag]:
         """All values, null last. Only for a range with a grid."""
         assert self.count is not None
@@ -139,6 +145,12 @@ class Options:
 
     def draw(self, rng: random.Random) -> Flag:
         return self.options[rng.randrange(len(self.options))]
+
+    def ends(self) -> tuple[Flag, ...]:
+        """The smallest and the largest number, and whatever is no number."""
+        numbers = [one for one in self.options if isinstance(one, (int, float)) and not isinstance(one, bool)]
+        others = [one for one in self.options if one not in numbers or isinstance(one, bool)]
+        return (*((min(numbers), max(numbers)) if numbers else ()), *others)
 
     def values(self) -> Iterator[Flag]:
         yield from self.options
