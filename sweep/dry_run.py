@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
 
 from sweep.calibrated import stored_knee
+from sweep.earlier import known_trials
+from sweep.errors import HostError
 from sweep.estimate import Estimate, estimate
+from sweep.gate import Outlook, Sums, learn, outlook
 from sweep.knee import LOAD_IN_BURSTS, ROUNDS_AT_MOST
 from sweep.loadgen import time_limit_s
-from sweep.memory import Unknown
+from sweep.memory import Forecast, Unknown
 from sweep.prepare import Prepared
 from sweep.searcher.proposer import Proposer
 from sweep.trial import Finished, Flags, TrialKind, TrialStatus
@@ -30,6 +34,8 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
         console.print(f"{what}:")
         console.print(f"  {command}")
     if (line := calibration_line(prepared)) is not None:
+        console.print(line)
+    for line in _outlook_lines(prepared):
         console.print(line)
     if prepared.stand_in is not None:
         console.print(f"every trial is {prepared.stand_in.described}, at once")
@@ -51,7 +57,47 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
         "longest_trial_s": worst_case_s(prepared) if prepared.stand_in is None else 0.0,
         "expected_trial_s": None if expected is None else _expected_json(expected),
         "calibration": calibration_line(prepared),
+        "gate": _outlook_json(prepared),
         "notices": list(prepared.notices),
+    }
+
+
+def _outlook(prepared: Prepared) -> Outlook | None:
+    """What the gate expects, by what is stored already; None for a study without one."""
+    if not prepared.config.study.gate:
+        return None
+    try:
+        record = known_trials(prepared)
+    except HostError:  # said where the record is looked at
+        record = ()
+    learned = learn(Sums(prepared.knowledge), record)
+    return outlook(learned, prepared.space, prepared.config.baseline_flags(), seed=prepared.config.study.seed)
+
+
+def _outlook_lines(prepared: Prepared) -> list[str]:
+    found = _outlook(prepared)
+    return ["no gate: study.gate is false"] if found is None else found.lines()
+
+
+def _outlook_json(prepared: Prepared) -> dict[str, Any] | None:
+    found = _outlook(prepared)
+    if found is None:
+        return None
+
+    def forecast(one: Forecast | None) -> dict[str, Any] | None:
+        return None if one is None else asdict(one)
+
+    def corner(one: tuple[Flags, Forecast] | None) -> dict[str, Any] | None:
+        return None if one is None else {"flags": dict(one[0]), "forecast": forecast(one[1])}
+
+    return {
+        "nothing_known": found.nothing,
+        "baseline": forecast(found.baseline),
+        "most_kv_cache": corner(found.most),
+        "least_kv_cache": corner(found.least),
+        "points_judged": found.judged,
+        "refused_share": found.refused_share,
+        "refused_by": dict(found.refused_by),
     }
 
 

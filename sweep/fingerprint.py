@@ -219,7 +219,7 @@ def hash_model(model: str) -> str | None:
     place = Path(model)
     if place.is_file():
         return hashlib.sha256(f"{place.name} {place.stat().st_size}".encode()).hexdigest()
-    folder = place if place.is_dir() else _cached(model)
+    folder = place if place.is_dir() else cached_model(model)
     if folder is None:
         return None
     digest = hashlib.sha256()
@@ -235,8 +235,9 @@ def hash_model(model: str) -> str | None:
     return digest.hexdigest()
 
 
-def _cached(model: str) -> Path | None:
-    """The folder of a hub id in the local cache, by the layout that `huggingface_hub` documents."""
+def cached_model(model: str) -> Path | None:
+    """The folder of a hub id in the local cache, by the layout that `huggingface_hub` documents; None where it is not
+    there."""
     home = os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     cache = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
     repository = cache / f"models--{model.replace('/', '--')}"

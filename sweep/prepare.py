@@ -24,8 +24,9 @@ from sweep.checks import (
 )
 from sweep.config import StudyConfig, located
 from sweep.errors import ConfigError, DatasetError, HostError
-from sweep.fingerprint import Fingerprint, installed_version, take_fingerprint
+from sweep.fingerprint import Fingerprint, cached_model, installed_version, take_fingerprint
 from sweep.flags import Dialect, FlagValue, discover
+from sweep.gate import NOTHING, Knowledge, gather
 from sweep.gpu import Gpus
 from sweep.loads import Loads, load_notices, make_loads
 from sweep.metric_table import LATENCIES, RATES
@@ -54,7 +55,8 @@ _STATS = ("mean", "median", "std")
 class Prepared:
     """A study ready to run. `notices` are lines for the person. `rate_open`: the request rate is that of a calibration
     which is still to come; until then the load of `setup` goes out all at once (see `at_rate`). `stand_in`: what
-    runs the trials in place of servers, None for a study that measures.
+    runs the trials in place of servers, None for a study that measures. `knowledge` is what the gate before a launch
+    rests on.
     """
 
     config: StudyConfig
@@ -66,6 +68,7 @@ class Prepared:
     notices: tuple[str, ...]
     rate_open: bool = False
     stand_in: StandIn | None = None
+    knowledge: Knowledge = NOTHING
 
 
 def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool = False) -> Prepared:
@@ -129,9 +132,26 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     fingerprint = fingerprint_of(config, setup, conversations, found, redactor, gpus)
     schema = schema_of(config, objective, setup.percentiles)
     auto = config.load.request_rate == "auto"
+    knowledge = _knowledge(config, setup, found, gpus)
     prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
+    prepared = dataclasses.replace(prepared, knowledge=knowledge)
     rate_per_s = auto_rate(folder, config.load, config.baseline_flags())
     return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)
+
+
+def _knowledge(config: StudyConfig, setup: TrialSetup, found: Installed | None, gpus: Gpus) -> Knowledge:
+    """What the gate may rest on: the devices that this process sees are those the trials get."""
+    place = Path(setup.model)
+    visible = gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES")) if gpus.available and setup.uses_gpus else ()
+    return gather(
+        own_command=config.serve.command is not None,
+        build=None if found is None else found.device,
+        model_folder=place if place.is_dir() else cached_model(setup.model),
+        model_name=config.model.path,
+        devices=visible,
+        fixed=config.serve.flags,
+        env={**os.environ, **config.serve.env},
+    )
 
 
 def objective_of(config: StudyConfig) -> Objective:

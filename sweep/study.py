@@ -7,7 +7,7 @@ import functools
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from sweep.earlier import known_trials
 from sweep.errors import ClusterLost, HostError
 from sweep.fleet import Fleet, needs_of
 from sweep.front import Front, make_front
+from sweep.gate import Tally, tally
 from sweep.gpu import Gpus
 from sweep.journal import read_progress
 from sweep.neighbours import describe
@@ -41,7 +42,7 @@ from sweep.production import write_production
 from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.store import RemoteResults, StoredTrial, copy_missing, read_trials
+from sweep.store import RemoteResults, StoredTrial, copy_missing, read_passed, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
 from sweep.trial import Finished, Phase, TrialKind, TrialSpec
@@ -62,6 +63,12 @@ class StudyOutcome:
     failed: bool
     front: Front | None = None
     production: Path | None = None
+    gate: Tally | None = None
+
+
+def gate_tally(prepared: Prepared, known: Mapping[int, Finished]) -> Tally | None:
+    """How the gate did so far; None for a study without one."""
+    return tally(read_passed(prepared.setup.folder), known) if prepared.config.study.gate else None
 
 
 def at_auto_rate(prepared: Prepared, folder: StudyFolder) -> Prepared:
@@ -289,4 +296,5 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
         failed,
         make_front(known.values(), objective.front) if objective.front else None,
         production,
+        gate_tally(prepared, known),
     )

@@ -15,9 +15,10 @@ from stored_trials import complete, failed
 
 from sweep.diagnosis.__main__ import main as diagnosis
 from sweep.exchange.__main__ import main as exchange
+from sweep.guide import PassedOver, Refusal
 from sweep.redact import Redactor
 from sweep.report.__main__ import main as report
-from sweep.store import Schema, Store
+from sweep.store import PassedStore, Schema, Store
 from sweep.trial import Score
 
 ROOT = Path(__file__).parents[1]
@@ -119,10 +120,14 @@ def test_queries_run_on_a_study(tmp_path: Path) -> None:
         measured = None if made.metrics is None else dict.fromkeys(metrics, 50.0)
         score = None if made.score is None else Score(1.0)
         store.append(dataclasses.replace(made, spec=spec, metrics=measured, score=score), engine_summary=summary)
+    refusal = Refusal("no room", "kv_cache", 0.98, audit=True)
+    passed = PassedStore(tmp_path, Schema(dict.fromkeys(columns, int), metrics), metadata={}, redactor=Redactor({}))
+    passed.append(PassedOver(1, flags, refusal))
     found = [
         duckdb.connect().execute(query.replace("results/cpu-demo", str(tmp_path))).fetchall() for query in queries()
     ]
-    assert [len(rows) for rows in found] == [1, 1, 1]
+    assert [len(rows) for rows in found] == [1, 1, 1, 1]
     assert found[0][0][:3] == (0, 1.0, 8)
     assert found[1][0][-1] == 3
     assert found[2][0][-1] == 1
+    assert found[3] == [("kv_cache", 1, 1)]

@@ -130,6 +130,17 @@ class StudySection(Section):
         description="Stop a trial after a round, or within one, once it is beyond doubt behind the best so far. Needs "
         "`load.rounds` of two or more; not for a front.",
     )
+    gate: bool = Field(
+        True,
+        description="Launch no flags that cannot work, by the memory they need and by what vLLM refused before. Where "
+        "nothing is known of them, they are launched.",
+    )
+    audit_share: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of what the gate would refuse that is launched all the same, to see how often it is right.",
+    )
     max_retries: int = Field(2, ge=0, le=20, description="Further attempts at a trial after a passing fault.")
     retry_wait_s: float = Field(10.0, ge=0, description="Wait before another attempt.")
     stop_after_same_failure: int = Field(

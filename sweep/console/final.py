@@ -17,6 +17,7 @@ from sweep.confirm import Confirmed
 from sweep.console.front import print_front
 from sweep.console.words import flags_text
 from sweep.front import Front
+from sweep.gate import Tally
 from sweep.metric_table import LATENCIES, parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
 from sweep.store import StoredTrial
@@ -158,6 +159,7 @@ def print_final(
     confirmed: Confirmed | None = None,
     front: Front | None = None,
     production: str | None = None,
+    gate: Tally | None = None,
 ) -> None:
     """Everything at the end, the most important last.
 
@@ -166,7 +168,7 @@ def print_final(
     """
     if trials:
         console.print(trials_table(trials, recommendation.number))
-    for line in _remarks(trials):
+    for line in (*_remarks(trials), *([] if gate is None else gate.lines())):
         console.print(Text(line), soft_wrap=True)
     if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
         console.print(causes_table(trials))
@@ -240,6 +242,7 @@ def verdict_json(
     front: Front | None = None,
     stood_in: str | None = None,
     production: str | None = None,
+    gate: Tally | None = None,
 ) -> dict[str, Any]:
     """The last object of `--json`. `stood_in`: how the trials came about where no server ran them."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
@@ -259,6 +262,7 @@ def verdict_json(
         "production": production,
         "front": None if front is None else [point.number for point in front.points],
         "stood_in": stood_in,
+        "gate": None if gate is None else gate.as_json(),
     }
 
 

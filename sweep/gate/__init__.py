@@ -5,7 +5,7 @@ says afterwards how often the gate was right. A gate that knows nothing refuses 
 """
 
 from sweep.gate.gatekeeper import Gatekeeper
-from sweep.gate.knowledge import Knowledge, gather
+from sweep.gate.knowledge import NOTHING, Knowledge, gather
 from sweep.gate.learned import CONFIDENCE, Learned, learn
 from sweep.gate.outlook import Outlook, outlook
 from sweep.gate.sums import Sums
@@ -13,6 +13,7 @@ from sweep.gate.tally import Tally, tally
 
 __all__ = [
     "CONFIDENCE",
+    "NOTHING",
     "Gatekeeper",
     "Knowledge",
     "Learned",

@@ -74,3 +74,7 @@ def _device(build: str | None, devices: Sequence[DeviceInfo]) -> Device | Unknow
     if len(known) < len(totals):
         return Unknown("a GPU does not tell its memory")
     return Device(min(known) * GIB - _DRIVER_BYTES, "gpu", devices[0].name or "")
+
+
+NOTHING = Knowledge(Unknown("no server is launched"), Unknown("no server is launched"))
+"""Of a study without servers: refusals in its record still teach."""

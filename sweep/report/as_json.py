@@ -39,6 +39,7 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "front": None if report.front is None else _front(report.front),
         "trials": [_trial(trial) for trial in report.trials],
+        "gate": report.gate.as_json(),
         "notes": list(report.notes),
     }
 

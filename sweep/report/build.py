@@ -9,6 +9,7 @@ from sweep.config import ObjectiveSection
 from sweep.confirm import Confirmed, recommended
 from sweep.errors import HostError
 from sweep.front import make_front
+from sweep.gate import tally
 from sweep.metric_table import parse_metric
 from sweep.metrics import enough_samples, samples_needed
 from sweep.objective import Aggregate, Objective
@@ -103,6 +104,7 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
         thin=_thin(standing.trials, objective.metrics_needed()),
         front=make_front(standing.known.values(), objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
+        gate=tally(source.passed, standing.known),
         command=command if stood_in is None else None,
         known=standing.known,
         stood_in=stood_in,

@@ -12,9 +12,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from sweep.config import ConfirmSection, ObjectiveSection, StudyConfig, load
-from sweep.errors import UserError
+from sweep.errors import HostError, UserError
+from sweep.guide import PassedOver
 from sweep.spent import spent_lines
-from sweep.store import StoredTrial, read_trials
+from sweep.store import StoredTrial, read_passed, read_trials
 from sweep.study_folder import last_holder
 
 _RESULTS = Path("results")
@@ -26,7 +27,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A study's record. `objective` is that of the study file, None when it is not known; see `Report` for the rest."""
+    """A study's record. `objective` is that of the study file, None when it is not known; `passed` are points that
+    the search did not launch, or launched to check that; see `Report` for the rest."""
 
     study: str
     folder: Path
@@ -36,6 +38,7 @@ class Source:
     asked: int | None
     running: str | None
     notes: tuple[str, ...]
+    passed: tuple[PassedOver, ...] = ()
 
 
 def open_source(study: str) -> Source:
@@ -84,7 +87,12 @@ def _source(
     trials = read_trials(folder)
     running, more = _running(folder)
     spent = spent_lines(trials, (lambda _flags: 0) if config is None else config.gpus)
-    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, (*notes, *more, *spent))
+    try:
+        passed = read_passed(folder)
+    except HostError as error:
+        passed, notes = (), (*notes, f"what the gate refused is left out: {error}")
+    notes = (*notes, *more, *spent)
+    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, notes, passed)
 
 
 def _holds_study(folder: Path) -> bool:

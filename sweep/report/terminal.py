@@ -43,6 +43,7 @@ def remarks(report: Report) -> list[str]:
     for failure, count in counts.most_common():
         cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
         lines.append(f"{count} failed: {cause}")
+    lines += report.gate.lines()
     lines += [_thin_text(thin, sum(trial.completed is not None for trial in report.trials)) for thin in report.thin]
     lines += [f"Everything measured: {report.folder}", f"Ranked by {report.objective.describe()}"]
     if report.own_winner is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sweep.confirm import Confirmed
 from sweep.front import Front
+from sweep.gate import Tally
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.trial import Failure, Finished, Flags, Score, TrialKind, TrialStatus
@@ -82,6 +83,7 @@ class Report:
     front: Front | None
     notes: tuple[str, ...]
     command: str | None
+    gate: Tally
     known: Mapping[int, Finished]
     stood_in: str | None = None
 
