@@ -133,8 +133,11 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     schema = schema_of(config, objective, setup.percentiles)
     auto = config.load.request_rate == "auto"
     knowledge = _knowledge(config, setup, found, gpus)
-    prepared = Prepared(config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto)
-    prepared = dataclasses.replace(prepared, knowledge=knowledge)
+    if config.study.gate and knowledge.nothing is not None:
+        notices.append(f"gate: no flags are refused for the memory they need: {knowledge.nothing}")
+    prepared = Prepared(
+        config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto, knowledge=knowledge
+    )
     rate_per_s = auto_rate(folder, config.load, config.baseline_flags())
     return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)
 

@@ -141,6 +141,6 @@ def test_the_outlook_of_a_space() -> None:
     nothing = look(Knowledge(Unknown("no model here"), Unknown("no device")))
     assert (nothing.baseline, nothing.most, nothing.refused_share) == (None, None, 0.0)
     assert nothing.lines() == [
-        "memory: nothing is known and nothing refused for it: no model here",
+        "memory is not known, and no ground for a refusal: no model here",
         "the gate would refuse 0 % of the space",
     ]

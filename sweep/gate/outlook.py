@@ -51,7 +51,7 @@ class Outlook:
 
     def lines(self) -> list[str]:
         """The same for people."""
-        lines = [] if self.nothing is None else [f"memory: nothing is known and nothing refused for it: {self.nothing}"]
+        lines = [] if self.nothing is None else [f"memory is not known, and no ground for a refusal: {self.nothing}"]
         if self.baseline is not None:
             lines.append(f"memory of the baseline, a device: {sum_text(self.baseline)}")
         for what, corner in (("most", self.most), ("least", self.least)):
