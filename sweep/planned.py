@@ -100,6 +100,8 @@ def _keeper(prepared: Prepared, known: Sequence[PassedOver]) -> Callable[[Passed
     )
 
     def keep(passed: PassedOver) -> None:
+        if not prepared.setup.folder.is_dir():
+            return  # a study in this process alone, which stores nothing
         # A disk that is full is the next trial's to find: it asks before its launch, and stops the study with a word.
         with contextlib.suppress(WriteFailed):
             store.append(passed)
