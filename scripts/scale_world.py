@@ -215,5 +215,8 @@ class _Random:
         del number, pending
         return SPACE.draw(self._rng)
 
+    def ended(self, number: int) -> str:
+        return f"nothing is left for trial {number}"
+
     def hear(self, finished: Finished) -> None:
         """Nothing to learn."""

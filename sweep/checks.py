@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import os
 import shutil
 import socket
@@ -21,7 +22,7 @@ from sweep.loadgen import check_load_flags
 from sweep.metric_table import parse_metric
 from sweep.objective import Objective
 from sweep.runner import TrialSetup
-from sweep.search_space import SearchSpace
+from sweep.search_space import Parameter, Range, SearchSpace
 from sweep.trial import Flag, TrialKind, TrialSpec
 
 
@@ -65,6 +66,34 @@ def check_baseline(config: StudyConfig, space: SearchSpace) -> None:
     broken = space.violated(config.baseline_flags())
     if broken is not None:
         raise ConfigError(f"today's flags break the constraint {broken!r}", key="baseline")
+
+
+def check_sampler(config: StudyConfig, space: SearchSpace) -> None:
+    """The sampler can propose points of this space for this objective, and what it needs is installed."""
+    name, front = config.study.sampler, bool(config.objective.front)
+    key = "study.sampler"
+    if name == "nsga2" and not front:
+        raise ConfigError("nsga2 looks for a front: give objective.front two or three metrics, or take tpe", key=key)
+    if name == "cmaes" and front:
+        raise ConfigError("cmaes follows one score, not a front: take tpe, gp or nsga2", key=key)
+    if name == "cmaes" and (odd := next((one.name for one in space.parameters if not _numeric(one)), None)):
+        raise ConfigError(f"cmaes proposes numbers, and {odd} is a choice or may be null: take tpe or gp", key=key)
+    if name == "grid" and space.size() is None:
+        endless = next(one.name for one in space.parameters if one.size is None)
+        raise ConfigError(f"a grid needs a step, and {endless} has none: give it one, or take tpe", key=key)
+    if name == "gp" and importlib.util.find_spec("torch") is None:
+        raise ConfigError(
+            "gp needs torch, which vLLM brings along: install vLLM beside sweep (pip install '.[gpu]'), or take tpe",
+            key=key,
+        )
+
+
+def _numeric(parameter: Parameter) -> bool:
+    """Whether its values are numbers in an order, as `searcher.axes` has it."""
+    if isinstance(parameter, Range):
+        return not parameter.or_null
+    numbers = [one for one in parameter.options if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    return len(numbers) == parameter.size and parameter.size != 2
 
 
 def check_study_flags(config: StudyConfig, dialect: Dialect) -> None:

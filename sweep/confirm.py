@@ -5,7 +5,7 @@ A configuration is known by the number of the search trial that found it, the ba
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -183,10 +183,16 @@ class AfterSearch:
     confirmation: ConfirmRules
     baseline: Flags
     jury: Jury
+    prefer: Callable[[Flags], Flags] = lambda flags: flags
 
     def next(self, number: int, finished: Mapping[int, Finished], room: int | None) -> TrialSpec | None:
         """The next launch of the confirmation as a trial; see `Confirmation.next`."""
-        stages = Confirmation(self.confirmation, self.baseline, lambda launches: self.jury.standing(finished, launches))
+        stages = Confirmation(
+            self.confirmation,
+            self.baseline,
+            lambda launches: self.jury.standing(finished, launches),
+            self.prefer,
+        )
         launch = stages.next(finished, room=room)
         if launch is None:
             return None

@@ -16,6 +16,7 @@ from sweep.knee import LOAD_IN_BURSTS, ROUNDS_AT_MOST
 from sweep.loadgen import time_limit_s
 from sweep.memory import Forecast, Unknown
 from sweep.prepare import Prepared
+from sweep.proposals import first_points
 from sweep.searcher.proposer import Proposer
 from sweep.trial import Finished, Flags, TrialKind, TrialStatus
 
@@ -159,7 +160,8 @@ def _commands(prepared: Prepared) -> list[str]:
 
 
 def _first_proposals(prepared: Prepared) -> list[Flags]:
-    proposer = Proposer(prepared.space, seed=prepared.config.study.seed, sampler="random")
+    first = [point.flags for point in first_points(prepared)]
+    proposer = Proposer(prepared.space, seed=prepared.config.study.seed, sampler="random", first=first)
     baseline = prepared.config.baseline_flags()
     proposer.hear(Finished(0, TrialKind.BASELINE, baseline, TrialStatus.COMPLETE, score=1.0))
     shown: list[Flags] = []

@@ -74,6 +74,9 @@ class Classes(Protocol):
     def settled(self, number: int) -> Mapping[str, Flag]:
         """Flags that need no search any more, each with the value that every further proposal takes."""
 
+    def verdict(self, number: int) -> str | None:
+        """That nothing of the whole space makes a difference, in one line; None where something may."""
+
 
 class Guide(Gate, Classes, Protocol):
     """Both."""
@@ -103,3 +106,7 @@ class Guides:
     def settled(self, number: int) -> Mapping[str, Flag]:
         """The classes'."""
         return {} if self.classes is None else self.classes.settled(number)
+
+    def verdict(self, number: int) -> str | None:
+        """The classes'."""
+        return None if self.classes is None else self.classes.verdict(number)

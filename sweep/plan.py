@@ -148,7 +148,7 @@ class StudyPlan:
         if flags is None:
             flags, self._exhausted = proposed(self.proposer, number, pending)
         if flags is None:
-            return self.next()
+            return self.next() if self._exhausted else None
         metrics = reference_metrics(self.finished, number)
         return self._start(TrialSpec(number, TrialKind.SEARCH, flags, metrics))
 

@@ -20,17 +20,20 @@ class Proposes(Protocol):
     def propose(self, number: int, pending: Sequence[Flags]) -> Flags | None:
         """Flags for trial `number`, None when nothing is left. Raises NothingLeft where it has a reason of its own."""
 
+    def ended(self, number: int) -> str:
+        """Why nothing was left to propose for trial `number`, in one line."""
+
     def hear(self, finished: Finished) -> None:
         """A launch ended, of whatever kind."""
 
 
 def proposed(proposer: Proposes, number: int, pending: Sequence[Flags]) -> tuple[Flags | None, str | None]:
-    """Flags for trial `number`, or why there are none."""
+    """Flags for trial `number`, or why there are none; without a reason while what is `pending` may show more."""
     try:
         flags = proposer.propose(number, pending)
     except NothingLeft as reason:
         return None, str(reason)
-    return flags, None if flags is not None else "every combination of the search space is known"
+    return flags, None if flags is not None or pending else proposer.ended(number)
 
 
 class Follows(Protocol):

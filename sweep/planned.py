@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sweep.atomic_file import WriteFailed
 from sweep.clock import grace_of
 from sweep.confirm import AfterSearch, Jury
 from sweep.earlier import known_trials
-from sweep.gate import Gatekeeper
-from sweep.guide import Guides, PassedOver
+from sweep.equivalence import EngineClasses
 from sweep.plan import StudyPlan
 from sweep.prepare import Prepared
+from sweep.proposals import make_proposer
 from sweep.racing import GPU_NOISE
-from sweep.searcher.proposer import Proposer
 from sweep.searcher.samplers import MODELS, Recipe
 from sweep.searcher.twin_sampler import twin_recipe
 from sweep.stages import ConfirmRules
-from sweep.store import PassedStore, read_passed
 from sweep.twinning import Adviser, Ledger
 
 
@@ -32,20 +29,8 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: L
     """
     said: list[str] = []
     virtual = None if prepared.stand_in is None else _VirtualClock(time_left_s())
-    config, space = prepared.config, prepared.space
-    passed = read_passed(prepared.setup.folder)
-    proposer = Proposer(
-        space,
-        seed=config.study.seed,
-        sampler=config.study.sampler,
-        slo_names=tuple(prepared.setup.objective.slo),
-        front=len(prepared.setup.objective.front),
-        models=_models(prepared, ledger, said.append),
-        guide=Guides(gate=_gate(prepared)),
-        on_passed_over=_keeper(prepared, passed),
-    )
-    for point in passed:
-        proposer.recall(point)
+    config = prepared.config
+    proposer, classes = make_proposer(prepared, _models(prepared, ledger, said.append))
     checked = config.resources.check_neighbours and prepared.setup.uses_gpus
     plan = StudyPlan(
         proposer,
@@ -56,7 +41,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: L
         time_left_s=time_left_s if virtual is None else virtual,
         grace_s=grace_of(time_left_s()),
         minimum_s=sum(one.last_send_s for one in prepared.setup.plan.rounds),
-        follow=_after_search(prepared),
+        follow=_after_search(prepared, classes),
         follow_share=config.confirm.budget_share,
         drift=config.confirm.drift,
         second_looks=config.confirm.second_looks,
@@ -80,33 +65,6 @@ def _models(prepared: Prepared, ledger: Ledger | None, say: Callable[[str], None
     known = Ledger.stored(setup.folder, fingerprint) if ledger is None else ledger
     adviser = Adviser(known, prepared.space, setup.objective, prepared.config.study.seed, say)
     return {**MODELS, "twin": twin_recipe(adviser.advise)}
-
-
-def _gate(prepared: Prepared) -> Gatekeeper | None:
-    study = prepared.config.study
-    if not study.gate:
-        return None
-    return Gatekeeper(prepared.knowledge, seed=study.seed, audit_share=study.audit_share)
-
-
-def _keeper(prepared: Prepared, known: Sequence[PassedOver]) -> Callable[[PassedOver], None]:
-    """Stores each point that is passed over."""
-    store = PassedStore(
-        prepared.setup.folder,
-        prepared.schema,
-        metadata=prepared.fingerprint.as_metadata(),
-        redactor=prepared.redactor,
-        known=known,
-    )
-
-    def keep(passed: PassedOver) -> None:
-        if not prepared.setup.folder.is_dir():
-            return  # a study in this process alone, which stores nothing
-        # A disk that is full is the next trial's to find: it asks before its launch, and stops the study with a word.
-        with contextlib.suppress(WriteFailed):
-            store.append(passed)
-
-    return keep
 
 
 @dataclass(slots=True)
@@ -139,8 +97,9 @@ def jury_of(prepared: Prepared) -> Jury:
     )
 
 
-def _after_search(prepared: Prepared) -> AfterSearch | None:
+def _after_search(prepared: Prepared, classes: EngineClasses | None) -> AfterSearch | None:
     if not prepared.setup.confirmation:
         return None
     jury = jury_of(prepared)
-    return AfterSearch(jury.rules, prepared.config.baseline_flags(), jury)
+    after = AfterSearch(jury.rules, prepared.config.baseline_flags(), jury)
+    return after if classes is None else dataclasses.replace(after, prefer=classes.preferred)

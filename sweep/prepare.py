@@ -20,6 +20,7 @@ from sweep.checks import (
     check_computable,
     check_host,
     check_program,
+    check_sampler,
     check_study_flags,
 )
 from sweep.config import StudyConfig, located
@@ -32,10 +33,11 @@ from sweep.loads import Loads, load_notices, make_loads
 from sweep.metric_table import LATENCIES, RATES
 from sweep.notify import check_notify
 from sweep.objective import Objective
-from sweep.places import find_file, find_model, find_tokenizer
+from sweep.places import find_file, find_folder, find_model, find_tokenizer
 from sweep.redact import Redactor
 from sweep.runner import StandIn, TrialSetup
 from sweep.search_space import SearchSpace
+from sweep.start_points import StartPoint, enqueued, warm_points
 from sweep.store import Schema, flag_type
 from sweep.vllm_cpu import Installed, installed
 from sweep.workload import (
@@ -56,7 +58,7 @@ class Prepared:
     """A study ready to run. `notices` are lines for the person. `rate_open`: the request rate is that of a calibration
     which is still to come; until then the load of `setup` goes out all at once (see `at_rate`). `stand_in`: what
     runs the trials in place of servers, None for a study that measures. `knowledge` is what the gate before a launch
-    rests on.
+    rests on. `first`: the points that the search begins with.
     """
 
     config: StudyConfig
@@ -69,6 +71,7 @@ class Prepared:
     rate_open: bool = False
     stand_in: StandIn | None = None
     knowledge: Knowledge = NOTHING
+    first: tuple[StartPoint, ...] = ()
 
 
 def prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *, salvage: bool = False) -> Prepared:
@@ -96,6 +99,8 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     notices: list[str] = []
     space = SearchSpace.from_config(config.search_space, config.serve.flags)
     check_baseline(config, space)
+    check_sampler(config, space)
+    first = enqueued(config, space)
     objective = objective_of(config)
     notices.append(f"objective: {objective.describe()}")
     found = installed()
@@ -135,8 +140,13 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path, gpus: Gpus, *,
     knowledge = _knowledge(config, setup, found, gpus)
     if config.study.gate and knowledge.nothing is not None:
         notices.append(f"gate: no flags are refused for the memory they need: {knowledge.nothing}")
+    if config.study.warm_start is not None:
+        other = find_folder(config.study.warm_start, study_path, "study.warm_start")
+        warm, line = warm_points(other, space, config.baseline_flags(), fingerprint)
+        first, notices = (*first, *warm), [*notices, line]
+    said = tuple(notices)
     prepared = Prepared(
-        config, setup, space, schema, fingerprint, redactor, tuple(notices), rate_open=auto, knowledge=knowledge
+        config, setup, space, schema, fingerprint, redactor, said, rate_open=auto, knowledge=knowledge, first=first
     )
     rate_per_s = auto_rate(folder, config.load, config.baseline_flags())
     return prepared if rate_per_s is None else at_rate(prepared, rate_per_s)

@@ -93,6 +93,8 @@ class EngineSample:
     requests_finished: float | None = None
     queue_time_sum_s: float | None = None
     queue_time_count: float | None = None
+    # Steps so far by the upper edge of their tokens, cumulative as Prometheus has it; summed up, not stored.
+    steps: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,13 @@ class EngineConfig:
 
 @dataclass(frozen=True, slots=True)
 class EngineSummary:
-    """What the engine says of a span of samples. None where the version does not tell or nothing defines it."""
+    """What the engine says of a span of samples. None where the version does not tell or nothing defines it.
+
+    `largest_step_tokens` is the upper edge of the highest bucket of `vllm:iteration_tokens_total` that a step fell
+    into, infinite above the last one. vLLM counts a prompt there whole, in the step that ends it. The last four are
+    the load client's own view of the same load: requests and their tokens that were in flight at once, at most; the
+    longest prompt; all tokens of the load.
+    """
 
     preemptions: float | None = None
     prefix_hit_share: float | None = None
@@ -119,6 +127,11 @@ class EngineSummary:
     peak_waiting: float | None = None
     peak_kv_usage_share: float | None = None
     mean_queue_time_ms: float | None = None
+    largest_step_tokens: float | None = None
+    peak_in_flight: float | None = None
+    peak_in_flight_tokens: float | None = None
+    longest_prompt_tokens: float | None = None
+    load_tokens: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,18 +72,22 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Which launch comes next. `judge` looks at the confirmation launches that count."""
+    """Which launch comes next. `judge` looks at the confirmation launches that count. `prefer` gives the flags to
+    launch in place of a measured configuration: those that are the same to the engine and nearer to today's.
+    """
 
     rules: ConfirmRules
     baseline: Flags
     judge: Callable[[Sequence[Finished]], Standing]
+    prefer: Callable[[Flags], Flags] = lambda flags: flags
 
     def next(self, finished: Mapping[int, Finished], *, room: int | None = None) -> Launch | None:
         """The next launch, None when nothing is left to confirm. `room`: launches that fit the time left."""
         if room is not None and room < 1:
             return None
         record = _Record(finished)
-        chosen = [flags for flags in contenders(finished, self.rules.candidates) if not record.ruled_out(flags)]
+        best = contenders(finished, self.rules.candidates, self.prefer)
+        chosen = [flags for flags in best if not record.ruled_out(flags)]
         if record.ruled_out(self.baseline):
             return None
         chosen = self._affordable(chosen, record, room)
@@ -145,21 +149,20 @@ def survivor(finished: Mapping[int, Finished], winner: Flags, step: float) -> Fl
     return next((flags for flags in soak_ladder(winner, step) if record.soaked(flags) is not False), None)
 
 
-def contenders(finished: Mapping[int, Finished], count: int) -> list[Flags]:
-    """The best `count` configurations of the search, best first, each once.
+def contenders(
+    finished: Mapping[int, Finished], count: int, prefer: Callable[[Flags], Flags] = lambda flags: flags
+) -> list[Flags]:
+    """The best `count` configurations of the search as `prefer` has them, best first, each once.
 
     None that looks clearly worse than the baseline; one launch is too little to tell those that look about as good.
     """
     baseline = finished.get(0)
     if baseline is None or baseline.score is None:
         return []
-    apart = flags_key(baseline.flags)
-    found = [
-        one
-        for one in ranked(finished.values())
-        if flags_key(one.flags) != apart and (rank_key(one) < rank_key(baseline) or _near(one, baseline))
-    ]
-    return [one.flags for one in found[:count]]
+    good = [one for one in ranked(finished.values()) if rank_key(one) < rank_key(baseline) or _near(one, baseline)]
+    found = {flags_key(flags): flags for one in good for flags in (prefer(one.flags),)}
+    found.pop(flags_key(baseline.flags), None)
+    return list(found.values())[:count]
 
 
 def _near(trial: Finished, baseline: Finished) -> bool:

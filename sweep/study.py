@@ -8,7 +8,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from sweep.console import View
 from sweep.crew import Crew
 from sweep.desk import Desk
 from sweep.earlier import known_trials
+from sweep.equivalence import Findings, findings
 from sweep.errors import ClusterLost, HostError
 from sweep.fleet import Fleet, needs_of
 from sweep.front import Front, make_front
@@ -39,6 +40,7 @@ from sweep.planned import jury_of
 from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
 from sweep.production import write_production
+from sweep.proposals import equivalence_rules
 from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
@@ -64,6 +66,7 @@ class StudyOutcome:
     front: Front | None = None
     production: Path | None = None
     gate: Tally | None = None
+    equal: Findings = field(default_factory=Findings)
 
 
 def gate_tally(prepared: Prepared, known: Mapping[int, Finished]) -> Tally | None:
@@ -297,4 +300,5 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
         make_front(known.values(), objective.front) if objective.front else None,
         production,
         gate_tally(prepared, known),
+        findings(known.values(), equivalence_rules(prepared)) if prepared.config.study.equivalence else Findings(),
     )

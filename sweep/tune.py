@@ -286,6 +286,7 @@ def _finish(
         production=production,
         stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
         gate=outcome.gate,
+        equal=outcome.equal,
     ) | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
     if as_json:
         print_json(verdict)
@@ -306,6 +307,7 @@ def _finish(
             front=outcome.front,
             production=production,
             gate=outcome.gate,
+            equal=outcome.equal,
         )
     # After the verdict: nobody should wait for a page to hear it.
     if as_json or shown:

@@ -49,7 +49,14 @@ def study(folder: Path, *, fake: Mapping[str, Any] | None = None, **changes: Map
     words = [sys.executable, FAKE]
     behaviour = {"ttft_ms": 2, "itl_ms": 0.2, "seed": 1, "landscape": LANDSCAPE, **(fake or {})}
     content: dict[str, Any] = {
-        "study": {"name": "night", "seed": 3, "trials": 4, "results": str(folder / "results"), "retry_wait_s": 0},
+        "study": {
+            "name": "night",
+            "seed": 3,
+            "trials": 4,
+            "results": str(folder / "results"),
+            "retry_wait_s": 0,
+            "equivalence": False,  # the landscape follows the flags, whether they bind or not
+        },
         "model": {"path": str(make_model(folder / "model")), "served_name": "fake"},
         "serve": {
             "command": [*words, "serve"],

@@ -25,6 +25,9 @@ class Nothing:
         del number, pending
         return None
 
+    def ended(self, number: int) -> str:
+        return f"nothing for trial {number}"
+
     def hear(self, finished: Finished) -> None:
         pass
 

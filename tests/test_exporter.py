@@ -21,6 +21,9 @@ FLAGS: Flags = {"max-num-seqs": 8}
 class Nothing:
     """A proposer that is never asked."""
 
+    def ended(self, number: int) -> str:
+        return f"nothing is left for trial {number}"
+
     def hear(self, finished: Finished) -> None:
         pass
 

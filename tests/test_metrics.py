@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from sweep.metrics import (
     summarize,
     summarize_engine,
     thin_percentiles,
+    with_client_view,
 )
-from sweep.records import EngineConfig, EngineSample, RequestRecord
+from sweep.records import EngineConfig, EngineSample, EngineSummary, RequestRecord
 
 DATA = Path(__file__).with_name("data")
 OLD_METRICS = """\
@@ -247,7 +249,66 @@ def test_summary_of_the_engine() -> None:
         "peak_waiting": 3,
         "peak_kv_usage_share": 0.9,
         "mean_queue_time_ms": 100.0,
+        "largest_step_tokens": None,
+        "peak_in_flight": None,
+        "peak_in_flight_tokens": None,
+        "longest_prompt_tokens": None,
+        "load_tokens": None,
     }
+
+
+def steps(*counts: int, engine: int = 0) -> str:
+    """The histogram of steps by their tokens, as vLLM 0.32 writes it."""
+    name, edges = "vllm:iteration_tokens_total", ("1.0", "512.0", "2048.0", "+Inf")
+    rows = [
+        f'{name}_bucket{{engine="{engine}",le="{edge}",model_name="m"}} {float(count)}'
+        for edge, count in zip(edges, counts, strict=True)
+    ]
+    total = f'{name}_count{{engine="{engine}",model_name="m"}} {float(counts[-1])}'
+    return "\n".join([f"# TYPE {name} histogram", *rows, total, ""])
+
+
+def test_the_largest_step_of_a_load_is_that_of_its_own_steps() -> None:
+    def largest(*texts: str) -> float | None:
+        samples = [parse_engine_sample(text, at_s=float(at), phase="load") for at, text in enumerate(texts)]
+        return summarize_engine(samples).largest_step_tokens
+
+    warm = steps(0, 3, 7, 7)  # a larger step before the load does not count
+    assert largest(warm, steps(0, 5, 9, 9), steps(2, 13, 17, 17)) == 512
+    assert largest(warm, steps(0, 3, 8, 8)) == 2048
+    assert largest(warm, steps(0, 3, 7, 8)) == math.inf
+    assert largest(warm, steps(1, 4, 8, 8)) == 1
+    two = warm + steps(0, 1, 1, 1, engine=1)
+    assert largest(two, steps(0, 3, 8, 8) + steps(0, 2, 2, 2, engine=1)) == 2048
+    assert largest(warm, warm) is None  # no step
+    assert largest(warm, steps(0, 1, 2, 2)) is None  # another server
+    assert largest(warm) is None
+    assert largest("", "") is None
+
+
+def sent(
+    index: int, start_s: float | None, e2el_ms: float | None, tokens: int = 10, in_round: int = 0
+) -> RequestRecord:
+    return RequestRecord(in_round, index, "p", 0.0, start_s, tokens, 5, 5, 1.0, (), e2el_ms, None)
+
+
+def test_requests_and_tokens_in_flight_at_once() -> None:
+    summary = EngineSummary(preemptions=2.0)
+    found = with_client_view(
+        summary,
+        [
+            sent(0, 0.0, 1000.0),
+            sent(1, 0.5, 1000.0, tokens=100),
+            sent(2, 1.0, 1000.0),  # at the very moment that the first one ends
+            sent(0, 0.2, 9000.0, tokens=300, in_round=1),
+        ],
+    )
+    assert found.preemptions == 2
+    assert (found.peak_in_flight, found.peak_in_flight_tokens) == (3, 305)
+    assert (found.longest_prompt_tokens, found.load_tokens) == (300, 440)
+    assert with_client_view(summary, []) == summary
+    assert with_client_view(summary, [sent(0, 0.0, 10.0), sent(1, 0.0, None)]) == summary
+    assert with_client_view(summary, [sent(0, None, 10.0)]) == summary
 
 
 def test_summary_of_nothing_is_none() -> None:

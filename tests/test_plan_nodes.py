@@ -24,6 +24,9 @@ class Points:
         del pending
         return {"max-num-seqs": 100 + number}
 
+    def ended(self, number: int) -> str:
+        return f"nothing is left for trial {number}"
+
     def hear(self, finished: Finished) -> None:
         self.heard.append(finished.number)
 

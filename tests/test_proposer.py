@@ -459,6 +459,9 @@ class Watchful:
     def settled(self, number: int) -> Mapping[str, Flag]:
         return {"z": 1} if number > 25 else {}
 
+    def verdict(self, number: int) -> str | None:
+        return f"nothing more at {number}" if number > 99 else None
+
 
 def guided(passed: list[PassedOver]) -> Proposer:
     parameters = {**UNIT, "z": {"type": "int", "low": 0, "high": 9}}

@@ -268,6 +268,9 @@ class Always:
         del number, pending
         return FLAGS
 
+    def ended(self, number: int) -> str:
+        raise AssertionError(f"there is always something for trial {number}")
+
     def hear(self, finished: Finished) -> None:
         """Nothing is learnt."""
 

@@ -120,10 +120,22 @@ class StudySection(Section):
         "a whole study in seconds, which recommends nothing for production; `simulated`, as the model's size and the "
         "card suggest (`simulated.card`), to try a study file without GPU or vLLM: nothing of it is true of a server.",
     )
-    sampler: Literal["tpe", "random", "twin"] = Field(
+    sampler: Literal["tpe", "gp", "random", "grid", "cmaes", "nsga2", "twin"] = Field(
         "tpe",
-        description="How Optuna proposes: `tpe`, `random`, or `twin`: what a simulation of the scheduler, fitted to "
-        "the trials so far, finds promising; it ends the search once nothing is. Where it does not fit, `tpe` goes on.",
+        description="Who proposes: `tpe`; `gp`, a Gaussian process (needs torch, which comes with vLLM); `random`; "
+        "`grid`, every point in the order of this file, the last parameter changing fastest; `cmaes` where all "
+        "parameters are numbers; for a front `tpe`, `gp`, `nsga2`, `random` or `grid`; `twin`: what a simulation of "
+        "the scheduler, fitted to the trials so far, finds promising; it ends the search once nothing is. Where it "
+        "does not fit, `tpe` goes on.",
+    )
+    equivalence: bool = Field(
+        True,
+        description="Do not measure flags again that the engine's counters prove to be the same as measured ones.",
+    )
+    warm_start: Text | None = Field(
+        None,
+        description="Folder of an earlier study of this model on these devices, such as `results/OTHER`: its best "
+        "three are tried first. None of its measurements counts.",
     )
     racing: bool = Field(
         True,
@@ -302,11 +314,16 @@ class SearchSpaceConfig(Section):
         strict=False,
         description="Expressions over flags, such as `max-num-batched-tokens >= max-num-seqs`.",
     )
+    enqueue: tuple[PlainFlags, ...] = Field(
+        (),
+        strict=False,
+        description="Points to try first, in this order: `{max-num-seqs: 64}`; a flag left out is the baseline's.",
+    )
 
-    @field_validator("constraints", mode="before")
+    @field_validator("constraints", "enqueue", mode="before")
     @classmethod
-    def _none_of_them(cls, constraints: object) -> object:
-        return () if constraints is None else constraints
+    def _none_of_them(cls, entries: object) -> object:
+        return () if entries is None else entries
 
     @field_validator("constraints")
     @classmethod

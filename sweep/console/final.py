@@ -16,6 +16,7 @@ from rich.text import Text
 from sweep.confirm import Confirmed
 from sweep.console.front import print_front
 from sweep.console.words import flags_text
+from sweep.equivalence import Findings
 from sweep.front import Front
 from sweep.gate import Tally
 from sweep.metric_table import LATENCIES, parse_metric
@@ -160,6 +161,7 @@ def print_final(
     front: Front | None = None,
     production: str | None = None,
     gate: Tally | None = None,
+    equal: Findings = Findings(),  # noqa: B008 - frozen
 ) -> None:
     """Everything at the end, the most important last.
 
@@ -168,7 +170,7 @@ def print_final(
     """
     if trials:
         console.print(trials_table(trials, recommendation.number))
-    for line in (*_remarks(trials), *([] if gate is None else gate.lines())):
+    for line in (*_remarks(trials), *([] if gate is None else gate.lines()), *equal.sentences):
         console.print(Text(line), soft_wrap=True)
     if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
         console.print(causes_table(trials))
@@ -243,6 +245,7 @@ def verdict_json(
     stood_in: str | None = None,
     production: str | None = None,
     gate: Tally | None = None,
+    equal: Findings = Findings(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
     """The last object of `--json`. `stood_in`: how the trials came about where no server ran them."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
@@ -263,6 +266,7 @@ def verdict_json(
         "front": None if front is None else [point.number for point in front.points],
         "stood_in": stood_in,
         "gate": None if gate is None else gate.as_json(),
+        "inert": list(equal.sentences),
     }
 
 

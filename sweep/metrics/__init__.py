@@ -9,6 +9,7 @@ from sweep.metrics.engine import (
     parse_engine_sample,
     summarize_engine,
 )
+from sweep.metrics.in_flight import with_client_view
 from sweep.metrics.latency import enough_samples, samples_needed, summarize, summarize_columns, thin_percentiles
 from sweep.records import EngineSummary
 
@@ -24,4 +25,5 @@ __all__ = [
     "summarize_columns",
     "summarize_engine",
     "thin_percentiles",
+    "with_client_view",
 ]

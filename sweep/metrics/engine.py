@@ -32,6 +32,7 @@ _NAMES = {
     "queue_time_count": ("vllm:request_queue_time_seconds_count",),
 }
 _CONFIG = "vllm:cache_config_info"
+_STEPS = "vllm:iteration_tokens_total_bucket"
 
 _INTEGER = r"([\d,]+)"
 _LOG_PATTERNS = {
@@ -56,7 +57,17 @@ def parse_engine_sample(text: str, *, at_s: float, phase: str) -> EngineSample:
             values[field] = None
         else:
             values[field] = max(rows) if field == "kv_usage_share" else sum(rows)
-    return EngineSample(at_s=at_s, phase=phase, **values)
+    return EngineSample(at_s=at_s, phase=phase, steps=_steps(text), **values)
+
+
+def _steps(text: str) -> tuple[tuple[float, float], ...]:
+    """Steps by the upper edge of their tokens, cumulative, over all engines."""
+    counts: dict[float, float] = {}
+    for sample in _samples(text, (_STEPS,)):
+        edge = _read(sample.labels, "le", float)
+        if edge is not None:
+            counts[edge] = counts.get(edge, 0.0) + sample.value
+    return tuple(sorted(counts.items()))
 
 
 def parse_engine_config(text: str) -> EngineConfig:
@@ -123,7 +134,20 @@ def summarize_engine(samples: Sequence[EngineSample]) -> EngineSummary:
         peak_waiting=_peak(samples, lambda sample: sample.waiting),
         peak_kv_usage_share=_peak(samples, lambda sample: sample.kv_usage_share),
         mean_queue_time_ms=queued_s / queued * 1000.0 if queued_s is not None and queued else None,
+        largest_step_tokens=_largest_step(samples),
     )
+
+
+def _largest_step(samples: Sequence[EngineSample]) -> float | None:
+    """The lowest edge that no step between the first and the last sample was above; None where there was no step."""
+    known = [dict(sample.steps) for sample in samples if sample.steps]
+    if len(known) < 2 or known[0].keys() != known[-1].keys():
+        return None
+    gained = {edge: count - known[0][edge] for edge, count in known[-1].items()}
+    every = gained[max(gained)]
+    if every <= 0 or min(gained.values()) < 0:
+        return None
+    return min(edge for edge, count in gained.items() if count >= every)
 
 
 def _gain(samples: Sequence[EngineSample], value: Callable[[EngineSample], float | None]) -> float | None:

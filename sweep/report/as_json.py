@@ -41,6 +41,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "trials": [_trial(trial) for trial in report.trials],
         "gate": report.gate.as_json(),
         "notes": list(report.notes),
+        "inert": list(report.equal.sentences),
+        "stands_for": {str(first): list(members) for first, members in report.equal.stands_for.items()},
     }
 
 

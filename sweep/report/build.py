@@ -16,6 +16,7 @@ from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
 from sweep.recommend import Recommendation, Verdict, not_for_production
 from sweep.report.confirmation import confirmation_of, failed_soaks
+from sweep.report.equal import equal_flags
 from sweep.report.measure import Measured, measure
 from sweep.report.ranking import best_of, known_trials, rank
 from sweep.report.source import Source
@@ -108,6 +109,7 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
         command=command if stood_in is None else None,
         known=standing.known,
         stood_in=stood_in,
+        equal=equal_flags(source.folder, standing.known),
     )
 
 

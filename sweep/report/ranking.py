@@ -33,7 +33,15 @@ def known_trials(
                 reference = metrics if one.number == 0 else reference_metrics(known, one.number, node)
                 score = objective.score(metrics, reference or {})
         known[one.number] = Finished.of(
-            spec, one.status, score, metrics, one.failure, total_s=one.total_s, disturbed=bool(one.disturbances)
+            spec,
+            one.status,
+            score,
+            metrics,
+            one.failure,
+            total_s=one.total_s,
+            disturbed=bool(one.disturbances),
+            engine_config=one.engine_config,
+            engine=one.engine_figures(),
         )
     return known
 

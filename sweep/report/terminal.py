@@ -44,6 +44,9 @@ def remarks(report: Report) -> list[str]:
         cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
         lines.append(f"{count} failed: {cause}")
     lines += report.gate.lines()
+    lines += report.equal.sentences
+    for first, members in report.equal.stands_for.items():
+        lines.append(f"Trial {first} is the same to the engine as {', '.join(map(str, members))}")
     lines += [_thin_text(thin, sum(trial.completed is not None for trial in report.trials)) for thin in report.thin]
     lines += [f"Everything measured: {report.folder}", f"Ranked by {report.objective.describe()}"]
     if report.own_winner is not None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweep.confirm import Confirmed
+from sweep.equivalence import Findings
 from sweep.front import Front
 from sweep.gate import Tally
 from sweep.objective import Objective
@@ -65,8 +66,8 @@ class Report:
     number. `search_winner` is what these say alone; `confirmed` is the verdict on launches made to confirm, None
     without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own and
     unconfirmed. `command` starts a server with the flags recommended. `known` are all stored trials by number, those of
-    the search scored by `objective`. `stood_in`: how the trials came about where no
-    server ran them, such as "replayed"; nothing is recommended for production then.
+    the search scored by `objective`. `stood_in`: how the trials came about where no server ran them, such as
+    "replayed"; nothing is recommended for production then. `equal`: flags that made no difference.
     """
 
     study: str
@@ -85,6 +86,7 @@ class Report:
     command: str | None
     gate: Tally
     known: Mapping[int, Finished]
+    equal: Findings
     stood_in: str | None = None
 
     @property

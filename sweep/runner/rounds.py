@@ -6,7 +6,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,7 @@ _ASK_EVERY_S = 1.0
 _LEAST_LAG_LIMIT_MS = 100.0
 _BUSY_PERCENT = 95.0
 _UNEXPECTED_HITS = 0.2
+_OF_A_ROUND = frozenset(item.name for item in fields(RoundRecord))
 
 
 class CutShort(SweepError):
@@ -190,7 +191,8 @@ class RoundsRunner:
         done = [request for request in outcome.requests if request.error is None]
         figures = summarize(outcome.requests, outcome.duration_s, percentiles=(50, 95), slo={})
         shown = [f"p{p}_{stem}_ms" for p in (50, 95) for stem in ("ttft", "tpot", "e2el")]
-        facts: dict[str, Any] = {**asdict(summarize_engine(samples)), **{name: figures[name] for name in shown}}
+        engine = {name: value for name, value in asdict(summarize_engine(samples)).items() if name in _OF_A_ROUND}
+        facts: dict[str, Any] = {**engine, **{name: figures[name] for name in shown}}
         lags_ms = [lag_ms for request in outcome.requests if (lag_ms := request.lag_ms) is not None]
         record = RoundRecord(
             attempt=self.journal.attempt,

@@ -10,7 +10,7 @@ from sweep.diagnosis import Diagnosis, Policy
 from sweep.gpu import DeviceMemory, Findings, Gpus, judge
 from sweep.journal import Journal
 from sweep.knee import describe, find_knee
-from sweep.metrics import summarize_engine
+from sweep.metrics import summarize_engine, with_client_view
 from sweep.records import EngineSummary
 from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
@@ -110,7 +110,8 @@ def run_trial(
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
             time.sleep(setup.retry_wait_s)
         attempt += 1
-    summary = asdict(summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD]))
+    seen = summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD])
+    summary = asdict(seen if outcome.load is None else with_client_view(seen, outcome.load.pooled))
     if spec.kind is TrialKind.SOAK and outcome.load is not None:
         outcome.remarks.append(soak_remark(rows, gpus.devices, summary))
     if spec.kind is TrialKind.CALIBRATION and outcome.load is not None and (knee := find_knee(outcome.load.rounds)):

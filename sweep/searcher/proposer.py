@@ -17,7 +17,6 @@ cannot be placed in a sampler's model, and is left out there.
 from __future__ import annotations
 
 import bisect
-import copy
 import hashlib
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +28,7 @@ from sweep.guide import Guide, Guides, PassedOver
 from sweep.search_space import SearchSpace
 from sweep.searcher.axes import Axes
 from sweep.searcher.few import few
-from sweep.searcher.history import History
+from sweep.searcher.history import History, whole
 from sweep.searcher.outcome import Outcome, Told
 from sweep.searcher.samplers import MODELS, STARTUP_TRIALS, Asked, Recipe
 from sweep.searcher.shown import Shown
@@ -80,6 +79,8 @@ class Proposer:
         self._used: set[Key] = set()
         self._passed: dict[int, dict[Key, PassedOver]] = {}
         self._points: list[dict[str, Flag]] | None = None
+        self._heard = 0
+        self._empty: tuple[int, int, set[Key]] | None = None  # what the last question was that had no answer
         optuna.logging.set_verbosity(optuna.logging.WARNING)  # each study announces itself at INFO
 
     def tell(self, number: int, flags: Flags, outcome: Outcome) -> None:
@@ -87,6 +88,7 @@ class Proposer:
 
         Raises ValueError for a number told twice and for a complete trial that lacks an SLO or its place on the front.
         """
+        self._heard += 1
         if outcome.kind == "ignored":
             return
         place = bisect.bisect_left(self._told, number, key=lambda told: told.number)
@@ -107,6 +109,7 @@ class Proposer:
         """A launch as the plan knows it. The guide hears all; the search is told of its own trials, and ignores one
         without a verdict on its flags or a score, and one that something on the machine disturbed."""
         self._guide.hear(finished)
+        self._heard += 1
         if finished.kind in SEARCHING:
             outcome = Outcome.of(finished, self._slo_names, front=self._front > 0)
             self.tell(finished.number, finished.flags, outcome)
@@ -122,6 +125,13 @@ class Proposer:
         leave no point at all.
         """
         taken = self._used | {self._space.key(flags) for flags in pending}
+        if self._empty == (number, self._heard, taken):  # asked again and again while others run
+            return None
+        point = self._propose(number, pending, taken)
+        self._empty = (number, self._heard, taken) if point is None else None
+        return point
+
+    def _propose(self, number: int, pending: Sequence[Flags], taken: set[Key]) -> dict[str, Flag] | None:
         for flags in self._first:
             point = self._space.quantise(flags)
             if self._free(point, taken) and self._passes(number, point):
@@ -133,10 +143,19 @@ class Proposer:
             history = [trial for trial in self._trials[:before] if trial is not None]
             complete = any(told.outcome.kind == "complete" for told in self._told[:before])
             if len(history) >= self._recipe.startup and complete:
-                point_or_none = self._ask(self._recipe, number, pending, taken)
-                if point_or_none is not None:
-                    return point_or_none
+                asked = self._ask(self._recipe, number, pending, taken)
+                if asked is not None:
+                    return asked
         return self._unseen(number, random.Random(_seed(self._seed, number, "random")), taken)
+
+    def ended(self, number: int) -> str:
+        """Why nothing was proposed for trial `number`."""
+        if (verdict := self._guide.verdict(number)) is not None:
+            return verdict
+        passed = [one for points in self._passed.values() for one in points.values() if not one.audited]
+        refused, same = any(one.refusal for one in passed), any(one.same for one in passed)
+        others = [*(["cannot work"] if refused else []), *(["shares another's measurement"] if same else [])]
+        return f"every combination of the search space is known{''.join(f' or {one}' for one in others)}"
 
     def seen(self) -> list[FrozenTrial]:
         """What a sampler sees of what was told, in the order of trial numbers (Optuna's number is ours plus one)."""
@@ -182,13 +201,12 @@ class Proposer:
 
     def _ask(self, recipe: Recipe, number: int, pending: Sequence[Flags], taken: set[Key]) -> dict[str, Flag] | None:
         """The sampler's proposal, or None if all it came up with was taken, refused or broke a constraint."""
-        shown = History([])
+        shown = History()
+        worst = self._shown.worst([told for told in self._told if told.number < number])
 
         def show(trial: FrozenTrial | None) -> None:
-            if trial is not None:  # numbered by place: what was passed over shares a number with the trial after it
-                numbered = copy.copy(trial)
-                numbered.number = numbered._trial_id = len(shown.trials) + 1
-                shown.trials.append(numbered)
+            if trial is not None:
+                shown.show(whole(trial, self._distributions, worst) if recipe.whole else trial)
 
         for trial in self._lessons(number, recipe):
             show(trial)

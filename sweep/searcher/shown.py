@@ -49,7 +49,7 @@ class Shown:
         if params is None:
             return None
         if told.outcome.kind == "infeasible":
-            values, misses = self._worst(before), dict.fromkeys((*self.slo_names, _LAUNCH), 1.0)
+            values, misses = self.worst(before), dict.fromkeys((*self.slo_names, _LAUNCH), 1.0)
         else:
             own = self._values(told.outcome) if told.outcome.kind == "complete" else self._censored(told, before)
             assert own is not None
@@ -71,7 +71,8 @@ class Shown:
             return outcome.front
         return None if outcome.value is None else (outcome.value,)
 
-    def _worst(self, told: Sequence[Told]) -> tuple[float, ...]:
+    def worst(self, told: Sequence[Told]) -> tuple[float, ...]:
+        """The worst that was measured, of each value by itself; infinite where nothing was."""
         measured = [values for other in told if (values := self._values(other.outcome)) is not None]
         return tuple(map(max, zip(*measured, strict=True))) if measured else (math.inf,) * max(1, self.front)
 
@@ -79,12 +80,12 @@ class Shown:
         complete = [other for other in before if other.outcome.kind == "complete"]
         own = self._values(told.outcome)
         if own is None:
-            return self._worst(complete)
+            return self.worst(complete)
         known = [values for other in complete if (values := self._values(other.outcome)) is not None]
         if not self.front:
             return max(own, min(known, default=own))
         beaten = any(all(a <= b for a, b in zip(values, own, strict=True)) for values in known)
-        return own if beaten or not known else tuple(map(max, own, self._worst(complete)))
+        return own if beaten or not known else tuple(map(max, own, self.worst(complete)))
 
     def _frozen(self, number: int, params: Params, state: TrialState, values: tuple[float, ...] | None) -> FrozenTrial:
         # Numbers count from 1: 0 is the trial that is asked for. Built directly, since Optuna's `create_trial`

@@ -32,6 +32,11 @@ ENGINE_SUMMARY = (
     "peak_waiting",
     "peak_kv_usage_share",
     "mean_queue_time_ms",
+    "largest_step_tokens",
+    "peak_in_flight",
+    "peak_in_flight_tokens",
+    "longest_prompt_tokens",
+    "load_tokens",
 )
 
 _INT, _FLOAT, _BOOL, _TEXT = pa.int64(), pa.float64(), pa.bool_(), pa.string()
