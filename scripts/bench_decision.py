@@ -3,7 +3,7 @@
     python scripts/bench_decision.py [--json FILE] [--quick] [--noise FILE ...] [--fit STUDY_FOLDER]
 
 A search measures each of 60 configurations once. The best 3 are confirmed with the baseline, block by block, until the
-stop rule is content. Four kinds of studies:
+stop rule is content. Kinds of studies:
 
 - `A/A`: no configuration is better.
 - `10 %`: one is truly 10 % better; found when it is among the best 3, confirmed when the verdict is that it is better.
@@ -11,11 +11,14 @@ stop rule is content. Four kinds of studies:
 - `outlier`: a configuration whose flags are truly 5 % worse had one launch 40 % better than it is, in the search (half
   of the studies) or in the confirmation.
 - `equal outlier`: the same in the confirmation for flags that are equal, which the A/A error lets win now and then.
+- `A/A, one candidate` and `10 %, one candidate`: a confirmation of one configuration, as in the demo. After the first
+  three blocks its intervals rest on two degrees of freedom, the fewest with which blocks are taken out.
 
 Beside it, what picking the best single observation would have said of the same studies. The keys are those of the first
 noise file; `levels` holds all of them.
 
-`--fit` prints the noise file of a stored study in which the same flags were launched again and again.
+`--fit` prints the noise file of a stored study in which the same flags were launched again and again, and says how many
+launches it rests on.
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ from rich import box  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
+from sweep.errors import SweepError  # noqa: E402
 from sweep.objective import Objective  # noqa: E402
 from sweep.verdict import LaunchFigures, Outcome, Verdict, enough, figures_of, finalists, judge  # noqa: E402
 
@@ -52,7 +56,8 @@ TRIALS, SECOND_LOOKS, TOP = 60, 12, 3
 GOOD = 7  # the configuration that is better, or lucky
 RESAMPLES = 40
 FULL, QUICK = 400, 20
-KINDS = ("A/A", "10 %", "outlier", "equal outlier")
+ONE = ", one candidate"
+KINDS = ("A/A", "10 %", "outlier", "equal outlier", f"A/A{ONE}", f"10 %{ONE}")
 LUCK = math.log(0.6)
 
 
@@ -76,8 +81,10 @@ class Night:
 
 def night(noise: Noise, kind: str, seed: int) -> Night:
     """One study from the search to the verdict."""
-    effects = {"10 %": {GOOD: math.log(0.9)}, "outlier": {GOOD: math.log(1.05)}}.get(kind, {})
+    effects = {"10 %": {GOOD: math.log(0.9)}, "outlier": {GOOD: math.log(1.05)}}.get(kind.removesuffix(ONE), {})
     world = World(noise, seed, effects)
+    if kind.endswith(ONE):
+        return _judged(kind, world, confirm(world, noise, (GOOD,), {}), (True, True), GOOD, 1.0)
     lucky_search = kind == "outlier" and seed % 2 == 1
     lucky_launch = "outlier" in kind and not lucky_search
     once = search(world, range(1, TRIALS + 1), {GOOD: LUCK} if lucky_search else {})
@@ -91,21 +98,26 @@ def night(noise: Noise, kind: str, seed: int) -> Night:
         # Missed by the search, confirmed all the same: that tells what each of the two stages can do.
         top = (GOOD, *top[: TOP - 1])
     verdict = confirm(world, noise, top, {GOOD: LUCK} if lucky_launch else {})
+    return _judged(kind, world, verdict, (found, GOOD in order[:TOP]), order[0], once[order[0]][0])
+
+
+def _judged(kind: str, world: World, verdict: Verdict, found: tuple[bool, bool], best: int, best_score: float) -> Night:
+    """`found`: whether the search found the good one with second looks, and without."""
     assert verdict.leader is not None  # every launch of this world has all metrics
     truth, score = world.truth(verdict.leader.key), verdict.leader.score
     return Night(
         kind=kind,
-        found=found,
-        found_by_one_look=GOOD in order[:TOP],
+        found=found[0],
+        found_by_one_look=found[1],
         outcome=verdict.outcome.value,
         winner=verdict.winner,
         truth=truth,
         covered=score.low <= truth <= score.high,
         launches=verdict.launches,
         width=score.width,
-        best=order[0],
-        best_score=once[order[0]][0],
-        best_truth=world.truth(order[0]),
+        best=best,
+        best_score=best_score,
+        best_truth=world.truth(best),
     )
 
 
@@ -143,7 +155,7 @@ def simulate(noise: Noise, kinds: dict[str, int], pool: ProcessPoolExecutor) -> 
 
 def summary(nights: Sequence[Night]) -> dict[str, Any]:
     """The keys of one noise level."""
-    null, ten, odd, equal = ([n for n in nights if n.kind == kind] for kind in KINDS)
+    null, ten, odd, equal, null_one, ten_one = ([n for n in nights if n.kind == kind] for kind in KINDS)
     return {
         "aa_false_better_share": _share(n.outcome == Outcome.BETTER for n in null),
         "aa_studies": len(null),
@@ -163,6 +175,10 @@ def summary(nights: Sequence[Night]) -> dict[str, Any]:
         "launches_median": float(np.median([n.launches for n in ten])),
         "launches_p90": float(np.percentile([n.launches for n in ten], 90)),
         "width_median": float(np.median([n.width for n in ten])),
+        "aa_false_better_one_candidate": _share(n.outcome == Outcome.BETTER for n in null_one),
+        "power_10pct_one_candidate": _share(n.winner == GOOD for n in ten_one),
+        "coverage_95_one_candidate": _share(n.covered for n in (*null_one, *ten_one)),
+        "launches_median_one_candidate": float(np.median([n.launches for n in ten_one])),
     }
 
 
@@ -188,6 +204,10 @@ def show(levels: dict[str, dict[str, Any]]) -> None:
         "outlier wins, studies": ("lucky_outlier_wins", None),
         "equal flags with an outlier win": ("lucky_equal_wins_share", None),
         "launches each, median": ("launches_median", None),
+        'one candidate, A/A: "better" is claimed': ("aa_false_better_one_candidate", None),
+        "one candidate, 10 %: confirmed": ("power_10pct_one_candidate", None),
+        "one candidate: interval holds the truth": ("coverage_95_one_candidate", None),
+        "one candidate: launches each, median": ("launches_median_one_candidate", None),
     }
     for title, keys in rows.items():
         table.add_row(title, *(_cell(level, key) for level in levels.values() for key in keys))
@@ -211,10 +231,13 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     if options.fit is not None:
-        print(fit_noise(options.fit).dump(), end="")
+        try:
+            print(fit_noise(options.fit).dump(), end="")
+        except (ValueError, SweepError) as error:
+            sys.exit(f"bench_decision: {error}")
         return
     studies = options.studies or (QUICK if options.quick else FULL)
-    kinds = dict(zip(KINDS, (studies, studies, studies // 2, studies // 4), strict=True))
+    kinds = dict(zip(KINDS, (studies, studies, studies // 2, studies // 4, studies, studies), strict=True))
     began = time.monotonic()
     levels: dict[str, dict[str, Any]] = {}
     with ProcessPoolExecutor(options.workers) as pool:

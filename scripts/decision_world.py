@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweep.records import RequestRecord
-from sweep.trial import TrialStatus
+from sweep.trial import TrialKind, TrialStatus
 from sweep.verdict import Launch, RoundData
 
 Numbers = NDArray[np.float64]
@@ -140,11 +140,10 @@ def fit_noise(folder: Path, most_launches: int = 12) -> Noise:
 
     groups: dict[str, list[tuple[RequestRecord, ...]]] = {}
     for trial in read_trials(folder):
-        if trial.status is TrialStatus.COMPLETE:
+        # A calibration and a soak send loads of their own.
+        if trial.status is TrialStatus.COMPLETE and trial.kind not in (TrialKind.CALIBRATION, TrialKind.SOAK):
             flags = json.dumps(dict(trial.flags), sort_keys=True)
-            groups.setdefault(f"{flags} {getattr(trial, 'block', None)}", []).append(
-                read_requests(folder, trial.number)
-            )
+            groups.setdefault(f"{flags} {trial.block}", []).append(read_requests(folder, trial.number))
     repeated = [launches for launches in groups.values() if len(launches) > 1]
     if not repeated:
         raise ValueError(f"{folder}: no flags were launched twice on the same load")

@@ -139,12 +139,17 @@ class Jury:
     def _of(self, key: int, one: Finished) -> LaunchFigures:
         assert one.block is not None  # every launch of a confirmation has one
         if (one.number, key) not in self._figures:
-            durations_s = {part.round: part.duration_s for part in read_rounds(self.folder, one.number)}
+            rounds = read_rounds(self.folder, one.number)
             launch = from_requests(
-                key, one.block, one.number, read_requests(self.folder, one.number), durations_s=durations_s
+                key,
+                one.block,
+                one.number,
+                read_requests(self.folder, one.number),
+                durations_s={part.round: part.duration_s for part in rounds},
+                rates={part.round: part.request_rate_per_s for part in rounds},
             )
             names = dict.fromkeys((*self.objective.metrics_needed(), *self.metric_names))
-            self._figures[one.number, key] = figures_of(launch, tuple(names), slo=self.objective.slo, seed=self.seed)
+            self._figures[one.number, key] = figures_of(launch, tuple(names), slo=self.objective.limits, seed=self.seed)
         return self._figures[one.number, key]
 
 

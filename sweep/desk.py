@@ -60,8 +60,7 @@ class Desk:
         plan = setup.plan
         if not racing or len(plan.rounds) < 2 or setup.objective.front:
             return None
-        tokens = sum(prompt.output_tokens for one in plan.rounds for prompt in one.prompts)
-        planned = Planned(len(plan.rounds), plan.num_prompts, tokens if setup.ignore_eos else None)
+        planned = Planned.of(plan, full_replies=setup.ignore_eos)
         return cls(setup.folder, setup.objective, planned, GPU_NOISE if setup.uses_gpus else CPU_NOISE)
 
     def rival(self, spec: TrialSpec, finished: Mapping[int, Finished]) -> Rival | None:
@@ -154,7 +153,7 @@ class Desk:
             return self.read(number)
         found = self._known.pop(number, None)
         if found is None:
-            found = split(read_requests(self.folder, number))
+            found = split(read_requests(self.folder, number), self.planned.rates)
         self._known[number] = found  # the last asked for comes last
         while len(self._known) > _REMEMBERED:
             del self._known[next(iter(self._known))]

@@ -2,55 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from sweep.errors import ConfigError
+from sweep.known import known_trials
+from sweep.measured import lacking
 from sweep.plan import NEEDS_A_PERSON
 from sweep.prepare import Prepared
-from sweep.reference import block_reference, reference_metrics
 from sweep.search_space import flags_key
 from sweep.store import StoredTrial, read_trials, set_aside_trial
 from sweep.store.read import DamagedFile
 from sweep.study_folder import StudyFolder
-from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialSpec
+from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind
 
 
-def known_trials(prepared: Prepared) -> tuple[Finished, ...]:
-    """The stored trials, scored by today's weights and SLOs against the stored baseline (see `sweep.reference`)."""
-    stored = read_trials(prepared.setup.folder)
-    objective = prepared.setup.objective
-    known: dict[int, Finished] = {}
-    for one in stored:
-        reference = _reference(one, stored, known)
-        score = None
-        if one.metrics is not None and reference is not None:
-            score = objective.score(one.metrics, reference)
-        known[one.number] = Finished.of(
-            TrialSpec(one.number, one.kind, one.flags, block=one.block, node=one.node),
-            one.status,
-            score,
-            one.metrics,
-            one.failure,
-            total_s=one.total_s,
-            disturbed=bool(one.disturbances),
-            engine_config=one.engine_config,
-            engine=one.engine_figures(),
-            round_scores=one.round_scores,
-        )
-    return tuple(known.values())
+def earlier_trials(prepared: Prepared) -> tuple[Finished, ...]:
+    """The stored trials, scored by today's weights and SLOs (see `sweep.known`).
 
-
-def _reference(
-    one: StoredTrial, stored: Sequence[StoredTrial], known: Mapping[int, Finished]
-) -> Mapping[str, float | None] | None:
-    """The metrics a trial is scored against; None where nothing measured the same load."""
-    if one.kind in (TrialKind.SOAK, TrialKind.CALIBRATION):
-        return None
-    if one.kind is TrialKind.CONFIRM:
-        return block_reference(stored, one.block)
-    if one.kind in (TrialKind.NODE, TrialKind.NEIGHBOUR):  # against trial 0: how its node, or a neighbour, differs
-        return reference_metrics(known, one.number)
-    return one.metrics if one.number == 0 else reference_metrics(known, one.number, one.node)
+    What was not stored because nothing asked for it then is computed from the stored requests. Raises HostError when
+    these cannot be read.
+    """
+    folder, objective = prepared.setup.folder, prepared.setup.objective
+    stored = read_trials(folder)
+    return tuple(known_trials(stored, objective, lacking(folder, stored, objective)).values())
 
 
 def check_record(prepared: Prepared) -> Iterator[str]:

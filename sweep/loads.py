@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweep.config import LoadSection
 from sweep.knee import LADDER
-from sweep.metric_table import parse_metric
+from sweep.metric_table import parse_metric, rate_text
 from sweep.metrics import samples_needed
 from sweep.objective import Objective
 from sweep.workload import (
@@ -126,18 +126,22 @@ def load_notices(load: LoadSection, plan: LoadPlan, objective: Objective, max_mo
     if window is not None and (warning := window_warning(plan, window)) is not None:
         notices.append(f"warning: {warning}")
     found = {metric.percentile for metric in map(parse_metric, objective.metrics_needed())}
-    needed = {percentile: samples_needed(percentile) for percentile in sorted(p for p in found if p is not None)}
+    # Each request rate has percentiles of its own.
+    rates = len(load.rates)
+    needed = {
+        percentile: rates * samples_needed(percentile) for percentile in sorted(p for p in found if p is not None)
+    }
     count = len(plan.rounds)
     rounds = f"{count} rounds" if count > 1 else "1 round"
-    if len(load.rates) > 1:
-        rates = ", ".join("inf" if rate is None else f"{rate:g}" for rate in load.rates)
-        rounds += f" that take turns at request rates {rates}"
+    if rates > 1:
+        rounds += f" that take turns at request rates {', '.join(map(rate_text, load.rates))}"
     sent = f"a trial measures {load.num_prompts:,} requests in {rounds}, after {load.warmup_prompts} of warm-up"
     if not needed:
         notices.append(f"prompts: {sent}")
         return notices
     wanted = ", ".join(f"{count:,} for p{percentile:g}" for percentile, count in needed.items())
-    notices.append(f"prompts: {sent}; the objective needs {max(needed.values()):,} ({wanted})")
+    each = f"; each of {rates} rates is judged by its own" if rates > 1 else ""
+    notices.append(f"prompts: {sent}; the objective needs {max(needed.values()):,} ({wanted}{each})")
     for percentile, count in needed.items():
         if load.num_prompts < count:
             notices.append(

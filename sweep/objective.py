@@ -6,6 +6,10 @@ A `ratio` is measured / baseline for a latency and baseline / measured for a thr
 - `geometric`: `exp(sum(|weight| * ln(ratio)) / sum(|weight|))`: half of one wait makes up for twice another.
 - `worst`: the largest ratio, whatever its weight: better means better in every metric named.
 
+Where the rounds of a load take turns at several request rates every metric is a metric at each rate, compared with the
+baseline's at that rate: its weight is shared evenly among the rates, and its SLO must be kept at every one. `NAME@RATE`
+names one rate alone; its weight adds to that of NAME, its SLO stands in place of it.
+
 So the baseline scores exactly 1.0 and lower is better, always: 0.9 reads "waits are a tenth shorter". In the study file
 the weight of a latency is above zero and the weight of a throughput below zero (it is wanted large); any other sign is
 refused as the slip it is. SLOs are no part of the value: they are constraints, see `recommend.rank_key`.
@@ -14,13 +18,13 @@ refused as the slip it is. SLOs are no part of the value: they are constraints, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
 from sweep.errors import ConfigError
-from sweep.metric_table import Metric, parse_metric, request_limits
+from sweep.metric_table import Metric, check_rate, metric_at, parse_metric, rate_text, request_limits
 from sweep.pareto import check_front
 from sweep.trial import Score
 
@@ -61,20 +65,25 @@ class Objective:
     """Weights and SLOs, checked. `slo`: upper limits of latencies, lower limits of throughputs.
 
     `front` names the two or three metrics a search looks for a front of, instead of the one value; none by default.
-    Raises ConfigError for an unknown metric or aggregate, a weight of the wrong sign, a limit that is not above zero,
-    no weights, and for goodput without an SLO that says which requests are good.
+    `rates` are the request rates of a load that has several; `terms` and `limits` are weights and SLOs as they count,
+    at each of them. Raises ConfigError for an unknown metric or aggregate, a weight of the wrong sign, a limit that is
+    not above zero, no weights, goodput without an SLO that says which requests are good, and what `check_rate` does.
     """
 
     weights: Mapping[str, float]
     slo: Mapping[str, float]
     aggregate: Aggregate = "mean"
     front: tuple[str, ...] = ()
+    rates: tuple[float | None, ...] = ()
+    terms: Mapping[str, float] = field(init=False, repr=False)
+    limits: Mapping[str, float] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.aggregate not in get_args(Aggregate):
             raise ConfigError(f"unknown aggregate {self.aggregate!r}; there are {', '.join(get_args(Aggregate))}")
         if self.front:
             check_front(self.front)
+            object.__setattr__(self, "front", tuple(parse_metric(name).name for name in self.front))
         if not self.weights:
             raise ConfigError("no weights: name at least one metric or take a preset")
         for name, weight in self.weights.items():
@@ -88,8 +97,28 @@ class Objective:
             parse_metric(name)
             if not 0 < limit < math.inf:
                 raise ConfigError(f"the SLO of {name} is {limit:g}, but a limit must be above zero")
-        if "goodput_per_s" in self.metrics_needed() and not request_limits(self.slo):
-            raise ConfigError(NO_GOODPUT)
+        for place in (self.weights, self.slo, self.front):
+            for name in place:
+                check_rate(name, self.rates, front=place is self.front)
+        terms: dict[str, float] = {}
+        for name, weight in self.weights.items():
+            for one in self._at_rates(name):
+                terms[one] = terms.get(one, 0.0) + weight / len(self._at_rates(name))
+        plain_first = sorted(self.slo, key=lambda name: parse_metric(name).at is not None)
+        object.__setattr__(self, "terms", terms)
+        object.__setattr__(
+            self, "limits", {one: self.slo[name] for name in plain_first for one in self._at_rates(name)}
+        )
+        for metric in map(parse_metric, self.metrics_needed()):
+            if metric.base == "goodput_per_s" and not request_limits(self.limits, metric.at):
+                raise ConfigError(NO_GOODPUT)
+
+    def _at_rates(self, name: str) -> tuple[str, ...]:
+        """The metrics that a name stands for."""
+        metric = parse_metric(name)
+        if metric.at is not None or len(self.rates) < 2:
+            return (metric.name,)
+        return tuple(metric_at(metric.base, rate) for rate in self.rates)
 
     @classmethod
     def of(
@@ -99,9 +128,14 @@ class Objective:
         slo: Mapping[str, float],
         aggregate: Aggregate = "mean",
         front: tuple[str, ...] = (),
+        rates: Sequence[float | None] = (),
     ) -> Objective:
-        """The objective of a study file: `weights`, or those of `preset`, or of `balanced` where neither is given."""
-        return cls(dict(weights) if weights else weights_of(preset or "balanced"), dict(slo), aggregate, front)
+        """The objective of a study file: `weights`, or those of `preset`, or of `balanced` where neither is given.
+
+        `rates` are all request rates of its load.
+        """
+        given = dict(weights) if weights else weights_of(preset or "balanced")
+        return cls(given, dict(slo), aggregate, front, tuple(rates) if len(rates) > 1 else ())
 
     def describe(self) -> str:
         """One line that may be pasted into a study file: `weights: {p95_ttft_ms: 0.4, ...}`, and what else is set."""
@@ -115,8 +149,9 @@ class Objective:
         return ", ".join(words)
 
     def metrics_needed(self) -> tuple[str, ...]:
-        """Names of every metric that weights, SLOs and front use, each once, in the order of the study file."""
-        return tuple(dict.fromkeys((*self.weights, *self.slo, *self.front)))
+        """Names of every metric that weights, SLOs and front use, each once, in the order of the study file and, with
+        several request rates, each at each rate."""
+        return tuple(dict.fromkeys((*self.terms, *self.limits, *self.front)))
 
     def percentiles_needed(self) -> tuple[float, ...]:
         """The percentiles among them (0..100, ascending); a median is the 50th."""
@@ -129,33 +164,65 @@ class Objective:
         `value` is None, never 0, when a metric of the weights or of the SLOs is missing, not finite or, for a
         latency, zero, and when the baseline's is. Each violation is measured / limit - 1, for the lower limit of a
         throughput limit / measured - 1; infinite where the metric is missing, since nothing shows the SLO was kept.
-        `front` holds the ratios of the front's metrics, None without a front or where one of them is missing.
+        `front` holds the ratios of the front's metrics, None without a front or where one of them is missing. With
+        several request rates ratios and violations are by `NAME@RATE`.
         """
-        every: dict[str, float] = {}
-        for name in (*self.weights, *self.front):
-            ratio = _ratio(parse_metric(name), metrics.get(name), baseline_metrics.get(name))
-            if ratio is not None:
-                every[name] = ratio
-        ratios = {name: every[name] for name in self.weights if name in every}
+        ratios = _ratios(self.terms, metrics, baseline_metrics)
         violations = {
-            name: _violation(parse_metric(name), metrics.get(name), limit) for name, limit in self.slo.items()
+            name: _violation(parse_metric(name), metrics.get(name), limit) for name, limit in self.limits.items()
         }
-        measured = all(_usable(parse_metric(name), metrics.get(name)) is not None for name in self.slo)
-        value = None
-        if measured and len(ratios) == len(self.weights):
-            value = self._aggregated(ratios)
-        front = tuple(every[name] for name in self.front if name in every)
-        return Score(value, ratios, violations, front if front and len(front) == len(self.front) else None)
+        front = _ratios(self.front, metrics, baseline_metrics)
+        return Score(
+            self._value(self.terms, self.limits, ratios, metrics),
+            ratios,
+            violations,
+            tuple(front.values()) if front and len(front) == len(self.front) else None,
+        )
 
-    def _aggregated(self, ratios: Mapping[str, float]) -> float:
+    def shares(self) -> dict[float | None, float]:
+        """How much of all weight the metrics of each request rate have; those with none are left out."""
+        if not self.rates:
+            return {None: 1.0}
+        total = sum(abs(weight) for weight in self.terms.values())
+        found = {
+            rate: sum(abs(w) for name, w in self.terms.items() if parse_metric(name).at == rate_text(rate)) / total
+            for rate in self.rates
+        }
+        return {rate: share for rate, share in found.items() if share > 0}
+
+    def value_at(
+        self,
+        metrics: Mapping[str, float | None],
+        baseline_metrics: Mapping[str, float | None],
+        rates: Collection[float | None],
+    ) -> float | None:
+        """The value over some of the load's request rates alone, such as that of one round; None as in `score`, and
+        where nothing has a weight there. Of a load with one rate that is the value of `score`."""
+        if not self.rates:
+            return self.score(metrics, baseline_metrics).value
+        places = {rate_text(rate) for rate in rates}
+        terms = {name: weight for name, weight in self.terms.items() if parse_metric(name).at in places}
+        limits = [name for name in self.limits if parse_metric(name).at in places]
+        return self._value(terms, limits, _ratios(terms, metrics, baseline_metrics), metrics)
+
+    def _value(
+        self,
+        terms: Mapping[str, float],
+        limits: Collection[str],
+        ratios: Mapping[str, float],
+        metrics: Mapping[str, float | None],
+    ) -> float | None:
+        measured = all(_usable(parse_metric(name), metrics.get(name)) is not None for name in limits)
+        if not measured or not terms or len(ratios) < len(terms):
+            return None
         if self.aggregate == "worst":
             return max(ratios.values())
-        total = sum(abs(weight) for weight in self.weights.values())
+        total = sum(abs(weight) for weight in terms.values())
         if self.aggregate == "geometric":
             # A spread of zero would make the whole product zero, whatever else was measured.
             logs = {name: math.log(max(ratio, 1 / _WORST_RATIO)) for name, ratio in ratios.items()}
-            return math.exp(sum(abs(weight) * logs[name] for name, weight in self.weights.items()) / total)
-        return sum(abs(weight) * ratios[name] for name, weight in self.weights.items()) / total
+            return math.exp(sum(abs(weight) * logs[name] for name, weight in terms.items()) / total)
+        return sum(abs(weight) * ratios[name] for name, weight in terms.items()) / total
 
 
 def _usable(metric: Metric, number: float | None) -> float | None:
@@ -164,6 +231,14 @@ def _usable(metric: Metric, number: float | None) -> float | None:
         return None
     may_be_zero = metric.stat == "std" or not metric.lower_is_better
     return number if number > 0 or may_be_zero else None
+
+
+def _ratios(
+    names: Iterable[str], metrics: Mapping[str, float | None], baseline_metrics: Mapping[str, float | None]
+) -> dict[str, float]:
+    """Those that can be computed."""
+    found = ((name, _ratio(parse_metric(name), metrics.get(name), baseline_metrics.get(name))) for name in names)
+    return {name: ratio for name, ratio in found if ratio is not None}
 
 
 def _ratio(metric: Metric, number: float | None, baseline: float | None) -> float | None:

@@ -12,9 +12,8 @@ _FEWEST, _MOST = 2, 3
 
 def check_front(metrics: Sequence[str]) -> None:
     """Raises ConfigError unless these are two or three different metrics of the table."""
-    for name in metrics:
-        parse_metric(name)
-    if len(set(metrics)) != len(metrics) or not _FEWEST <= len(metrics) <= _MOST:
+    names = {parse_metric(name).name for name in metrics}
+    if len(names) != len(metrics) or not _FEWEST <= len(metrics) <= _MOST:
         raise ConfigError(f"a front is of two or three different metrics, not {', '.join(metrics) or 'none'}")
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sweep.clock import grace_of
 from sweep.confirm import AfterSearch, Jury
-from sweep.earlier import known_trials
+from sweep.earlier import earlier_trials
 from sweep.equivalence import EngineClasses
 from sweep.plan import StudyPlan
 from sweep.prepare import Prepared
@@ -50,7 +50,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: L
         server_sd=GPU_NOISE.server_sd if checked and prepared.stand_in is None else None,
         said=said,
     )
-    for finished in known_trials(prepared):
+    for finished in earlier_trials(prepared):
         plan.hear(finished, earlier=True)
     if virtual is not None:
         virtual.follow(plan)

@@ -30,7 +30,7 @@ from sweep.flags import Dialect, FlagValue, discover
 from sweep.gate import NOTHING, Knowledge, gather
 from sweep.gpu import Gpus
 from sweep.loads import Loads, load_notices, make_loads
-from sweep.metric_table import LATENCIES, RATES
+from sweep.metrics import metric_names
 from sweep.notify import check_notify
 from sweep.objective import Objective
 from sweep.places import find_file, find_folder, find_model, find_tokenizer
@@ -49,8 +49,6 @@ from sweep.workload import (
     refuse_output_length,
     token_counter,
 )
-
-_STATS = ("mean", "median", "std")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +167,7 @@ def _knowledge(config: StudyConfig, setup: TrialSetup, found: Installed | None, 
 
 def objective_of(config: StudyConfig) -> Objective:
     asked = config.objective
-    return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front)
+    return Objective.of(asked.preset, asked.weights, asked.slo, asked.aggregate, asked.front, rates=config.load.rates)
 
 
 def settings_of(config: StudyConfig, study_path: Path, folder: Path, objective: Objective, loads: Loads) -> TrialSetup:
@@ -282,9 +280,9 @@ def schema_of(config: StudyConfig, objective: Objective, percentiles: tuple[floa
         if spec.type == "choice":
             kind = flag_type(spec.values)
         flags[name] = flag_type([kind(), config.baseline.get(name)]) if config.baseline.get(name) is not None else kind
-    stats = [*_STATS, *(f"p{p:g}" for p in percentiles)]
-    names = [f"{stat}_{stem}_ms" for stem in LATENCIES for stat in stats]
-    return Schema(flags, tuple(dict.fromkeys([*names, *RATES, *objective.metrics_needed()])), tuple(objective.slo))
+    return Schema(
+        flags, metric_names(percentiles, objective.rates, objective.metrics_needed()), tuple(objective.limits)
+    )
 
 
 def fingerprint_of(

@@ -52,7 +52,7 @@ class Racer:
         attempt, columns = report.rounds[-1].attempt, None
         with contextlib.suppress(*FAULTS):
             rounds = {
-                one.round: Round.of(requests)
+                one.round: Round.of(requests, one.request_rate_per_s)
                 for one, requests in zip(report.rounds, report.requests, strict=True)
                 if not one.disturbed
             }

@@ -42,6 +42,17 @@ def reference_number(finished: Mapping[int, Finished], number: int) -> int:
     return max((n for n, one in finished.items() if n < number and drifted(one)), default=0)
 
 
+def drift_notes(finished: Mapping[int, Finished]) -> list[str]:
+    """A line for each time the baseline was measured again and had moved by more than launches differ."""
+    return [
+        f"drift: trial {number} measured today's flags again, {abs(one.score - 1):.0%} "
+        f"{'worse' if one.score > 1 else 'better'} than trial {reference_number(finished, number)}, which is more than "
+        "launches differ by; the trials after it are scored against it"
+        for number, one in sorted(finished.items())
+        if drifted(one) and one.score is not None
+    ]
+
+
 def reference_metrics(
     finished: Mapping[int, Finished], number: int, node: str | None = None
 ) -> Mapping[str, float | None] | None:

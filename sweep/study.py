@@ -26,7 +26,7 @@ from sweep.confirm import Confirmed, recommended
 from sweep.console import View
 from sweep.crew import Crew
 from sweep.desk import Desk
-from sweep.earlier import known_trials
+from sweep.earlier import earlier_trials
 from sweep.equivalence import Findings, findings
 from sweep.errors import ClusterLost, HostError
 from sweep.fleet import Fleet, needs_of
@@ -42,6 +42,7 @@ from sweep.process import end_leftovers
 from sweep.production import write_production
 from sweep.proposals import equivalence_rules
 from sweep.recommend import Recommendation, not_for_production, recommend
+from sweep.reference import drift_notes, drifted
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
 from sweep.store import RemoteResults, StoredTrial, copy_missing, read_passed, read_trials
@@ -67,6 +68,7 @@ class StudyOutcome:
     production: Path | None = None
     gate: Tally | None = None
     equal: Findings = field(default_factory=Findings)
+    notes: tuple[str, ...] = ()
 
 
 def gate_tally(prepared: Prepared, known: Mapping[int, Finished]) -> Tally | None:
@@ -196,7 +198,7 @@ def _searcher(
             wait_for_servers(folder)
         else:  # the supervisor ends the server as soon as the worker is gone, unless it died, too
             end_leftovers(folder.processes)
-        found = next((known for known in known_trials(prepared) if known.number == spec.number), None)
+        found = next((known for known in earlier_trials(prepared) if known.number == spec.number), None)
         if crew is not None and found is None and not plan.overdue():
             crew.lost(spec)
         return found
@@ -218,6 +220,8 @@ def _searcher(
         if finished.kind is TrialKind.NEIGHBOUR and plan.server_sd is not None:
             for line in describe(plan.finished.values(), plan.server_sd):
                 view.say(line)
+        if drifted(finished):
+            view.say(drift_notes({**plan.finished, finished.number: finished})[-1])
 
     def why_again(spec: TrialSpec) -> str:
         cause = None if crew is None else crew.cause(spec)
@@ -272,7 +276,7 @@ def anything_left(plan: StudyPlan) -> bool:
 
 def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
     """The recommendation of all that is stored, written to `best.yaml` and the files of production."""
-    known = {one.number: one for one in known_trials(prepared)}
+    known = {one.number: one for one in earlier_trials(prepared)}
     objective = prepared.setup.objective
     confirmed = jury_of(prepared).confirmed(known)
     recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
@@ -301,4 +305,5 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
         production,
         gate_tally(prepared, known),
         findings(known.values(), equivalence_rules(prepared)) if prepared.config.study.equivalence else Findings(),
+        tuple(drift_notes(known)),
     )

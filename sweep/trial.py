@@ -78,7 +78,8 @@ class Score:
     """The weighted objective (1.0 is the baseline, lower is better) and how far each SLO is missed.
 
     `value` is None when a metric of the objective is missing. `violations` holds `measured / limit - 1` per SLO in
-    the order of the study file: above zero is a breach. `front` holds the ratios that a search for a front minimises.
+    the order of the study file, with several request rates per SLO and rate: above zero is a breach. `front` holds the
+    ratios that a search for a front minimises.
     """
 
     value: float | None
@@ -111,10 +112,10 @@ class TrialResult:
     """Everything one trial leaves.
 
     `metrics` pool the requests of all `rounds`; `load_s` is the sum of the rounds' durations. `round_scores` holds for
-    each round its own metrics scored against the pooled ones of the baseline: their spread is the noise within one
-    server. `stopped_because` is the reason a CENSORED trial was stopped for. `stood_in` marks a trial that no server
-    ran, such as "replayed"; None for a measured one. Raises ValueError unless COMPLETE and CENSORED go with metrics,
-    the others with a failure, and CENSORED with a reason.
+    each round its own metrics scored against the baseline's of all its rounds, or of those at its request rate where
+    there are several: their spread is the noise within one server. `stopped_because` is the reason a CENSORED trial was
+    stopped for. `stood_in` marks a trial that no server ran, such as "replayed"; None for a measured one. Raises
+    ValueError unless COMPLETE and CENSORED go with metrics, the others with a failure, and CENSORED with a reason.
     """
 
     spec: TrialSpec

@@ -16,7 +16,7 @@ from rich.console import Console
 from sweep.clock import deadline_clock
 from sweep.cluster import ray_cluster, room_for, room_here
 from sweep.config import StudyConfig, load, located
-from sweep.console import print_final, print_json, verdict_json
+from sweep.console import print_final, print_json, shown_metrics, verdict_json
 from sweep.crew import join
 from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
@@ -27,6 +27,7 @@ from sweep.exporter import metrics_endpoint
 from sweep.fleet import check_accelerator, needs_of, without_devices
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
+from sweep.measured import measure_all
 from sweep.notify import ENDED, FAILED, STOPPED, notify
 from sweep.options import PlainCommand, budget_s, trials_in_all
 from sweep.planned import make_plan
@@ -308,6 +309,10 @@ def _finish(
             production=production,
             gate=outcome.gate,
             equal=outcome.equal,
+            notes=outcome.notes,
+            measured=measure_all(
+                prepared.setup.folder, outcome.trials, prepared.setup.objective, shown_metrics(outcome.trials)
+            ),
         )
     # After the verdict: nobody should wait for a page to hear it.
     if as_json or shown:

@@ -15,6 +15,7 @@ from sweep.metric_table import RATES
 from sweep.metrics import summarize
 from sweep.records import EngineConfig, RequestRecord, RoundRecord
 from sweep.redact import Redactor
+from sweep.report import Report, Wishes, make_report, open_source
 from sweep.store import Schema, Store
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
@@ -92,6 +93,11 @@ def lost(number: int, spec: TrialSpec | None = None) -> TrialResult:
     facts: dict[str, Any] = {} if spec is None else {"spec": spec}
     status = TrialStatus.INFEASIBLE
     return measured(number, (), status=status, metrics=None, score=None, failure=OOM, load_s=None, **facts)
+
+
+def report_of(folder: Path, **wishes: Any) -> Report:
+    """Its report, with these wishes."""
+    return make_report(open_source(str(folder)), Wishes(**wishes))
 
 
 def flags(number: int) -> Flags:

@@ -76,6 +76,16 @@ def test_the_picker_of_the_single_best_always_claims_something() -> None:
     assert figures["lucky_outlier_wins"] == 0
 
 
+def test_one_candidate_is_judged_with_its_blocks_taken_out_from_two_degrees_of_freedom_on() -> None:
+    """Blocks of this world differ by a half, launches within one by 1 %: left in, nothing could be told."""
+    latencies = {stem: dataclasses.replace(layers, drift_sd=0.4) for stem, layers in QUIET.latencies.items()}
+    drifting = dataclasses.replace(QUIET, latencies=latencies, most_launches=3)
+    night = bench_decision.night(drifting, "10 %, one candidate", 1)
+    assert (night.launches, night.winner) == (3, bench_decision.GOOD)
+    assert night.covered
+    assert bench_decision.night(drifting, "A/A, one candidate", 2).truth == 1.0
+
+
 def test_the_layers_of_a_world_are_those_of_its_noise_file() -> None:
     world = World(LOUD, 1, {5: math.log(0.9)})
     assert world.truth(5) == pytest.approx(0.9)

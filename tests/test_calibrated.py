@@ -15,7 +15,7 @@ from studies import Studies
 from sweep.calibrated import auto_rate, calibration_lines, stored_knee
 from sweep.config import load
 from sweep.dry_run import dry_run_json
-from sweep.earlier import check_record, known_trials, look_at_record
+from sweep.earlier import check_record, earlier_trials, look_at_record
 from sweep.fingerprint import Fingerprint
 from sweep.gpu import Gpus
 from sweep.knee import ROUNDS_AT_MOST, find_knee, rate_at
@@ -97,7 +97,7 @@ def test_it_is_measured_against_nothing_and_disturbs_nothing(climbed: TrialResul
     assert climbed.score is not None
     assert climbed.score.value is None
     assert climbed.disturbances == ()
-    (known,) = known_trials(prepared)
+    (known,) = earlier_trials(prepared)
     assert (known.number, known.kind, known.score) == (1, TrialKind.CALIBRATION, None)
     assert recommend([known]).flags is None
 

@@ -16,9 +16,12 @@ from sweep.console.draw import sparkline
 from sweep.console.scene import best_so_far
 from sweep.gpu import DeviceReading
 from sweep.journal import Journal
+from sweep.measured import Measured
+from sweep.metric_table import metric_at
 from sweep.recommend import Recommendation, Verdict, recommend
 from sweep.store import StoredTrial
 from sweep.trial import Failure, Finished, Phase, TrialKind, TrialSpec, TrialStatus
+from sweep.verdict import Interval
 
 COMMAND = "vllm serve model --max-num-seqs 64 --served-model-name toy --chat-template 'a file.jinja'"
 OOM = Failure("startup_oom", "startup", "CUDA out of memory.", "Lower it.", False, True, "infeasible", 1)
@@ -53,8 +56,8 @@ def finished(trial: StoredTrial) -> Finished:
     return Finished(trial.number, trial.kind, trial.flags, trial.status, trial.score, trial.violations)
 
 
-def final(trials: list[StoredTrial], **facts: Any) -> list[str]:
-    """The lines of the final report in a pipe."""
+def final(trials: list[StoredTrial], width: int = 180, **facts: Any) -> list[str]:
+    """The lines of the final report, in a pipe if nothing is said."""
     out = io.StringIO()
     found = recommend(finished(trial) for trial in trials)
     settings: dict[str, Any] = {
@@ -64,7 +67,7 @@ def final(trials: list[StoredTrial], **facts: Any) -> list[str]:
         "folder": "results/night",
         **facts,
     }
-    print_final(Console(file=out, width=180, markup=False, highlight=False), trials, found, **settings)
+    print_final(Console(file=out, width=width, markup=False, highlight=False), trials, found, **settings)
     return out.getvalue().splitlines()
 
 
@@ -72,13 +75,47 @@ class TestFinal:
     def test_a_row_for_each_trial_with_flags_latencies_score_and_reason(self) -> None:
         slow: dict[str, Any] = {"violations": {"p95_ttft_ms": 0.5, "p95_tpot_ms": -0.5}}
         lines = final([stored(0), stored(1, 0.8), stored(2, failure=OOM), stored(3, 0.7, **slow)])
-        rows = {words[0]: " ".join(words) for line in lines if (words := line.split()) and words[0].isdigit()}
-        assert list(rows) == ["0", "1", "2", "3"]
-        assert rows["0"] == "0 8 0.9 - " + "950 / 990 " * 4 + "1.000 baseline, complete"
-        assert rows["1"].startswith("1 * 16 0.9 - 950 / 990")
-        assert rows["1"].endswith("0.800 complete")
-        assert rows["2"] == "2 32 0.9 - infeasible; startup_oom in startup"
-        assert rows["3"].endswith("0.700 complete; SLO broken: p95_ttft_ms")
+        rows = [" ".join(words) for line in lines if (words := line.split()) and words[0][0] in "0123p"]
+        assert rows[:4] == [
+            "0 8 0.9 - 1.000 baseline, complete",
+            "1 * 16 0.9 - 0.800 complete",
+            "2 32 0.9 - infeasible; startup_oom in startup",
+            "3 64 0.9 - 0.700 complete; SLO broken: p95_ttft_ms",
+        ]
+        two = ["p95 950 950 950 950", "p99 990 990 990 990"]
+        assert rows[4:10] == [f"0 {two[0]}", two[1], f"1 * {two[0]}", two[1], f"3 {two[0]}", two[1]]
+
+    def test_percentiles_have_their_intervals_and_marks_within_80_columns(self) -> None:
+        trial = stored(0, thin_percentiles=("p99",))
+        names = {f"p{p}_{s}_ms": s for p in (95, 99) for s in ("ttft", "tpot", "itl", "e2el")}
+        known = Measured(
+            metrics=dict.fromkeys(names, 1.0),
+            completed=200,
+            failed=0,
+            intervals={name: Interval(950.0, 123.4, 12345.0) for name in names if name.startswith("p95")},
+            thin=frozenset(name for name in names if name.startswith("p99")),
+        )
+        lines = final([trial], measured={0: known}, width=80)
+        table = [line for line in lines if "950" in line or "990" in line or "(123-12.3k)" in line]
+        assert "\n".join(table).count("(123-12.3k)") == 4
+        assert " ".join(table[-1].split()) == "p99 ~990 ~990 ~990 ~990"
+        assert all(len(line) <= 80 for line in table)
+        # Without a look at the requests there is still the mark.
+        assert any("~990" in line for line in final([trial]))
+
+    def test_each_rate_has_rows_of_its_own(self) -> None:
+        metrics = {metric_at("p95_ttft_ms", rate): 100.0 * rate for rate in (4.0, 8.0)} | {"p95_ttft_ms": 5.0}
+        lines = final([stored(0, metrics=metrics)])
+        rows = [" ".join(line.split()) for line in lines if "p95" in line]
+        assert rows == ["0 * p95@4 400", "p95@8 800"]
+
+    def test_what_limits_the_scores_is_said(self) -> None:
+        assert "drift: trial 6 ..." in final([stored(0)], notes=("drift: trial 6 ...",))
+
+    def test_long_names_break_on_a_narrow_terminal(self) -> None:
+        lines = final([stored(0)], width=80)
+        assert any(line.split()[:2] == ["trial", "seqs"] for line in lines)
+        assert not any("gpu-memory-utilization" in line for line in lines)
 
     def test_the_command_is_one_line_to_paste_and_the_change_is_said(self) -> None:
         lines = final([stored(0), stored(1, 0.8)])
@@ -117,7 +154,7 @@ class TestFinal:
 
     def test_a_remark_of_all_trials_is_said_once(self) -> None:
         lines = final([stored(0, remarks=("few samples", "odd")), stored(1, remarks=("few samples",))])
-        assert [line for line in lines if "few" in line] == ["all trials: few samples"]
+        assert [line for line in lines if "few samples" in line] == ["all trials: few samples"]
         assert "trial 0: odd" in lines
 
     def test_words_of_a_log_are_not_taken_for_markup(self) -> None:

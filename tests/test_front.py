@@ -76,8 +76,8 @@ def test_the_end_of_a_study_shows_it() -> None:
     lines = out.getvalue().splitlines()
     assert "Front of p95_ttft_ms and p95_tpot_ms: 2 of 3 trials (unconfirmed)" in lines
     assert [line.split() for line in lines if "max-num-seqs=" in line] == [
-        ["1", "50", "20", "max-num-seqs=16"],
-        ["0", "100", "10", "max-num-seqs=8"],
+        ["1", "50.0", "20.0", "max-num-seqs=16"],
+        ["0", "100", "10.0", "max-num-seqs=8"],
     ]
     last = verdict_json(found, study="night", trials=3, command=None, stop_reason=None, front=front)
     assert last["front"] == [1, 0]

@@ -13,6 +13,7 @@ from sweep.errors import DatasetError
 from sweep.knee import LADDER
 from sweep.loads import Loads, ladder_prompts, load_notices, make_loads
 from sweep.objective import Objective
+from sweep.racing import Planned
 from sweep.workload import DEMO_FILE, Conversations, Exchange, LoadPlan, SelectionRules, check_sharegpt
 
 
@@ -151,6 +152,26 @@ def test_several_rates_take_turns() -> None:
         assert [len(one.prompts) for one in plan.rounds] == [4, 4, 3, 3, 3, 3]
     line = notices({"mean_ttft_ms": 1.0}, request_rate=[4, "inf"])[0]
     assert "20 requests in 3 rounds that take turns at request rates 4, inf" in line
+
+
+def test_each_rate_needs_prompts_enough_for_its_own_percentiles() -> None:
+    (line,) = notices({"p95_ttft_ms": 1.0}, num_prompts=400, request_rate=[4, 8])
+    assert "the objective needs 400 (400 for p95; each of 2 rates is judged by its own)" in line
+    _, warning = notices({"p95_ttft_ms": 1.0}, num_prompts=399, request_rate=[4, 8])
+    assert warning.endswith("399 prompts do not carry; load.num_prompts of 400 and more do")
+
+
+def test_what_is_planned_at_each_rate() -> None:
+    plan = make(400, request_rate=[4, 8, "inf"], rounds=2).plan
+    planned = Planned.of(plan, full_replies=True)
+    assert (planned.rounds, planned.requests, planned.output_tokens) == (6, 20, 180)
+    assert planned.rates == plan.rates
+    assert {at: (one.rounds, one.requests) for at, one in planned.by_rate.items()} == {
+        "4": (2, 7),
+        "8": (2, 7),
+        "inf": (2, 6),
+    }
+    assert Planned.of(make().plan, full_replies=False) == Planned(3, 20, None)
 
 
 def test_a_plan_at_another_rate_is_the_plan_of_that_rate() -> None:

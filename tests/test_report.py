@@ -249,6 +249,8 @@ class TestConfirmation:
         score = found.trials[0].score
         assert score is not None
         assert score.value == pytest.approx(0.6)
+        (note,) = found.notes
+        assert note.startswith("drift: trial 2 measured today's flags again, 100% worse than trial 0")
 
     def test_a_censored_trial_is_shown_with_its_reason_and_never_wins(self, tmp_path: Path) -> None:
         censored = measured(1, alike(20.0), status=TrialStatus.CENSORED, stopped_because="the incumbent is better")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,9 +12,12 @@ from typing import Any
 
 import fake_study
 import pytest
-from reported import OWN, alike, confirmed, flags, lost, measured, night, request, write
+from reported import OWN, alike, confirmed, flags, lost, measured, night, report_of, request, write
+from rich.console import Console
 
+from sweep.console import LEGEND
 from sweep.report.__main__ import main
+from sweep.report.terminal import print_report
 from sweep.trial import TrialKind, TrialSpec
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +47,34 @@ def test_verdict_and_command_come_last(tmp_path: Path, capsys: pytest.CaptureFix
     assert rows["1"][:4] == ["1", "1", "16", "-"]
     assert rows["0"][-1] == "baseline"
     assert any(line.startswith("p95_ttft_ms rests on too few requests: 20 completed, 200") for line in lines)
-    assert any("p95_ttft_ms (few)" in line for line in lines)
+    assert rows["1"][5] == "~50.0"  # of 20 requests no p95 has an interval
+
+
+def test_percentiles_have_the_same_interval_in_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write(tmp_path / "wide", [measured(0, [request(k, 100.0 + k) for k in range(250)])])
+    (trial,) = object_of(capsys, str(folder))["trials"]
+    # 250 values 1 apart: the 230th and the 245th bound p95 by the binomial distribution, whatever is measured.
+    assert trial["intervals"] == {"p95_ttft_ms": [329.0, 344.0]}
+    assert trial["thin"] == []
+    monkeypatch.setenv("COLUMNS", "80")
+    for form in ("terminal", "md"):
+        text = "\n".join(lines_of(capsys, str(folder), "--format", form))
+        assert "337 (329-344)" in text
+        assert "~" not in text.replace(LEGEND, "")
+
+
+def test_eighty_columns_are_enough(tmp_path: Path) -> None:
+    folder = night(tmp_path, {"preset": "balanced"})
+    out = io.StringIO()
+    print_report(Console(file=out, width=80, markup=False, highlight=False), report_of(folder))
+    lines = out.getvalue().splitlines()
+    table = lines[: lines.index(LEGEND)]
+    assert all(len(line) <= 80 for line in table)
+    rows = [line.split() for line in table]
+    assert ["trial", "p95_ttft_ms", "p95_tpot_ms", "p99_itl_ms", "p95_e2el_ms", "tokens_per_s"] in rows
+    assert ["1", "~50.0", "~20.0", "~20.0", "~90.0", "6.00"] in rows
 
 
 @pytest.mark.parametrize("form", ["terminal", "md", "json"])
@@ -102,6 +133,7 @@ def test_options_may_be_repeated_or_separated_by_commas(tmp_path: Path, capsys: 
         "slo": {"p95_ttft_ms": 95.0, "p99_itl_ms": 30.0},
         "aggregate": "mean",
         "front": [],
+        "request_rates_per_s": [],
     }
     assert once["trial"] == 2
     preset = object_of(capsys, folder, "--preset", "fluent", "--aggregate", "worst", "--slo", "none")

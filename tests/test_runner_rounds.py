@@ -15,6 +15,7 @@ from fake_engine import Fault
 from sweep.config import load
 from sweep.gpu import Gpus
 from sweep.metrics import summarize
+from sweep.objective import Objective
 from sweep.prepare import prepare
 from sweep.redact import Redactor
 from sweep.runner import RoundProgress, RoundReport, TrialSetup, run_trial
@@ -105,6 +106,24 @@ def test_metrics_pool_the_rounds(run: Run, shared: TrialSetup) -> None:
         own = [request for request in result.requests if request.round == one.round]
         figures = summarize(own, one.duration_s, percentiles=(95, 99), slo={})
         assert score == pytest.approx(shared.objective.score(figures, result.metrics).value)
+
+
+def test_each_request_rate_has_metrics_of_its_own(run: Run, shared: TrialSetup) -> None:
+    rates = (100.0, 200.0, 100.0)
+    turns = tuple(one.at(rate) for one, rate in zip(shared.plan.rounds, rates, strict=True))
+    goal = Objective.of("balanced", {}, {"p95_ttft_ms": 1e6}, rates=(100.0, 200.0))
+    result = run(plan=dataclasses.replace(shared.plan, rounds=turns), objective=goal)
+    assert result.metrics is not None
+    assert result.score is not None
+    own = [request for request in result.requests if request.round == 1]
+    figures = summarize(own, result.rounds[1].duration_s, percentiles=(95, 99), slo={"p95_ttft_ms": 1e6})
+    assert {name: result.metrics[f"{name}@200"] for name in figures} == figures
+    assert set(result.score.violations) == {"p95_ttft_ms@100", "p95_ttft_ms@200"}
+    assert result.score.value == pytest.approx(1.0)
+    # Of the rate that has one round, that round is all there is.
+    assert result.round_scores[1] == pytest.approx(1.0)
+    assert len(result.round_scores) == 3
+    assert None not in result.round_scores
 
 
 def test_what_a_round_leaves(run: Run) -> None:

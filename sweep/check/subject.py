@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sweep.config import StudyConfig, load, located
 from sweep.confirm import Confirmed, recommended
-from sweep.earlier import known_trials
+from sweep.earlier import earlier_trials
 from sweep.errors import HostError, UserError
 from sweep.fingerprint import Differences, Fingerprint
 from sweep.gpu import Gpus
@@ -67,7 +67,7 @@ def open_subject(study: str, gpus: Gpus, launches: Launches) -> Subject:
         raise UserError(f"{study}: load.request_rate is auto and its calibration is not stored: run the study first")
     if not prepared.setup.confirmation:
         raise UserError(f"{study}: load.held_out_share is 0, so that no prompts are left to check with")
-    known = {one.number: one for one in known_trials(prepared)}
+    known = {one.number: one for one in earlier_trials(prepared)}
     if 0 not in known:
         raise UserError(f"{study}: nothing is measured of it in {folder}: run the study first")
     then = jury_of(prepared).confirmed(known)

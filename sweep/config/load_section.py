@@ -92,7 +92,7 @@ class LoadSection(Section):
     request_rate: Rates = Field(
         None,
         description="Mean arrivals per second; `inf` (the default) sends all at once. A list, `[4, 8]`: each rate gets "
-        "`rounds` rounds, which take turns and share `num_prompts`; metrics are of all requests together. `auto`: "
+        "`rounds` rounds, which take turns and share `num_prompts`, and is judged by itself: see `objective`. `auto`: "
         "`knee_share` of the knee that the calibration finds.",
     )
     calibrate: bool = Field(

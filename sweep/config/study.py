@@ -25,7 +25,7 @@ from sweep.config.models import (
 )
 from sweep.config.notify_section import NotifySection
 from sweep.errors import ConfigError
-from sweep.metric_table import parse_metric, request_limits
+from sweep.metric_table import check_rate, parse_metric, request_limits
 from sweep.trial import Flag
 
 _LARGEST_WEIGHT = 1e6
@@ -67,10 +67,13 @@ class ObjectiveSection(Section):
     )
     weights: MetricMap = Field(
         default_factory=dict,
-        description="Metric to weight: `p95_ttft_ms: 0.4`; negative on throughputs, where more is better.",
+        description="Metric to weight: `p95_ttft_ms: 0.4`; negative on throughputs, where more is better. With several "
+        "request rates shared evenly among them, but `p95_ttft_ms@8: 0.4` is of that rate alone.",
     )
     slo: MetricMap = Field(
-        default_factory=dict, description="Metric to limit: upper for latencies, lower for throughputs."
+        default_factory=dict,
+        description="Metric to limit: upper for latencies, lower for throughputs. To be kept at every request rate; "
+        "`p95_ttft_ms@8: 900` is the limit at that rate.",
     )
     aggregate: Literal["mean", "geometric", "worst"] = Field(
         "mean",
@@ -81,7 +84,7 @@ class ObjectiveSection(Section):
         (),
         strict=False,
         description="Two or three metrics: the search looks for their Pareto front instead of one best score; weights "
-        "still name the winner.",
+        "still name the winner. With several request rates each names its own: `p95_ttft_ms@8`.",
     )
 
     @model_validator(mode="after")
@@ -99,10 +102,11 @@ class ObjectiveSection(Section):
         for name, limit in self.slo.items():
             if limit <= 0:
                 raise Mistake("an SLO limit must be above zero", "slo", name)
-        if self.front and not 2 <= len(set(self.front)) == len(self.front) <= 3:
+        if self.front and not 2 <= len({parse_metric(name).name for name in self.front}) == len(self.front) <= 3:
             raise Mistake(f"a front is of two or three different metrics, not {', '.join(self.front)}", "front")
         for place in ("weights", "slo", "front"):
-            if "goodput_per_s" in getattr(self, place) and not request_limits(self.slo):
+            metrics = [parse_metric(name) for name in getattr(self, place)]
+            if any(one.base == "goodput_per_s" and not request_limits(self.slo, one.at) for one in metrics):
                 text = "goodput_per_s needs an SLO on TTFT, TPOT or E2EL beside it: it counts the requests that keep it"
                 raise Mistake(text, place)
         return self
@@ -230,6 +234,12 @@ class StudyConfig(Section):
         if (self.study.engine == "replay") is not (self.replay.path is not None):
             text = "engine: replay needs replay.path beside it, the folder of the recording, and nothing else reads it"
             raise Mistake(text, "study", "engine")
+        for place in ("weights", "slo", "front"):
+            for name in getattr(self.objective, place):
+                try:
+                    check_rate(name, self.load.rates, front=place == "front")
+                except ConfigError as error:
+                    raise Mistake(error.message, "objective", place) from None
         return self
 
     @property

@@ -2,26 +2,44 @@
 
 from __future__ import annotations
 
+from sweep.console.figures import (
+    LEGEND,
+    fits,
+    flag_header,
+    marked,
+    measured_text,
+    metric_header,
+    number_text,
+    plain_table,
+)
 from sweep.console.final import print_final, trial_json, verdict_json
-from sweep.console.front import front_notes, front_rows, front_title, number_text, plain_table, print_front
+from sweep.console.front import front_notes, front_rows, front_title, print_front
 from sweep.console.live import LiveView
 from sweep.console.scene import Sources
+from sweep.console.trials import shown_metrics
 from sweep.console.view import JsonView, PlainView, View, print_json
 
 __all__ = [
+    "LEGEND",
     "JsonView",
     "LiveView",
     "PlainView",
     "Sources",
     "View",
+    "fits",
+    "flag_header",
     "front_notes",
     "front_rows",
     "front_title",
+    "marked",
+    "measured_text",
+    "metric_header",
     "number_text",
     "plain_table",
     "print_final",
     "print_front",
     "print_json",
+    "shown_metrics",
     "trial_json",
     "verdict_json",
 ]

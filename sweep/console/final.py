@@ -14,71 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from sweep.confirm import Confirmed
+from sweep.console.figures import LEGEND, marked
 from sweep.console.front import print_front
-from sweep.console.words import flags_text
+from sweep.console.trials import latencies_table, trials_table
 from sweep.equivalence import Findings
 from sweep.front import Front
 from sweep.gate import Tally
-from sweep.metric_table import LATENCIES, parse_metric
+from sweep.measured import Measured
+from sweep.metric_table import parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
 from sweep.store import StoredTrial
-from sweep.trial import TrialKind, TrialStatus
 
-_SHOWN = (95, 99)
 _CONFIRMED = (50.0, 95.0, 99.0)
-
-
-def trials_table(trials: Sequence[StoredTrial], best: int | None) -> Table:
-    """All trials: flags, p95 and p99 of each latency in ms, score, and how each ended."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=stood_in_title(trials))
-    table.add_column("trial", justify="right")
-    for name in _flag_names(trials):
-        table.add_column(name, justify="right")
-    for stem in LATENCIES:
-        table.add_column(f"{stem.upper()} p95/p99 ms", justify="right")
-    table.add_column("score", justify="right")
-    table.add_column("status", overflow="fold")
-    for trial in trials:
-        mark = " *" if trial.number == best else ""
-        flags = ["-" if (v := trial.flags.get(name)) is None else str(v) for name in _flag_names(trials)]
-        latencies = [_pair(trial.metrics, stem) for stem in LATENCIES]
-        score = "" if trial.score is None else f"{trial.score:.3f}"
-        style = "bold" if mark else "dim" if trial.status is not TrialStatus.COMPLETE else ""
-        table.add_row(f"{trial.number}{mark}", *flags, *latencies, score, Text(_status(trial)), style=style)
-    return table
-
-
-def stood_in_title(trials: Sequence[StoredTrial]) -> str | None:
-    """What to put above any table of trials that no server ran; None for measured ones."""
-    words = dict.fromkeys(trial.stood_in for trial in trials if trial.stood_in is not None)
-    return f"{' and '.join(words).capitalize()}, not measured" if words else None
-
-
-def _flag_names(trials: Sequence[StoredTrial]) -> list[str]:
-    return list(dict.fromkeys(name for trial in trials for name in trial.flags))
-
-
-def _pair(metrics: Mapping[str, float | None] | None, stem: str) -> str:
-    values = [(metrics or {}).get(f"p{p}_{stem}_ms") for p in _SHOWN]
-    if metrics is None or all(value is None for value in values):
-        return ""
-    return " / ".join("-" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in values)
-
-
-def _status(trial: StoredTrial) -> str:
-    what = "" if trial.kind is TrialKind.SEARCH else f"{trial.kind}, "
-    if trial.block is not None:
-        what = f"{trial.kind}, block {trial.block}, "
-    parts = [f"{what}{trial.status}" if trial.stood_in is None else f"{trial.stood_in}: {what}{trial.status}"]
-    if trial.stopped_because is not None:
-        parts.append(trial.stopped_because)
-    if trial.failure is not None:
-        parts.append(f"{trial.failure.failure_class} in {trial.failure.phase}")
-    parts += [f"disturbed: {text}" for text in trial.disturbances]
-    broken = [name for name, excess in trial.violations.items() if excess > 0]
-    if broken:
-        parts.append(f"SLO broken: {', '.join(broken)}")
-    return "; ".join(parts)
 
 
 def _remarks(trials: Sequence[StoredTrial]) -> list[str]:
@@ -131,19 +78,22 @@ def effects_table(confirmed: Confirmed) -> Table:
 
 
 def metrics_table(confirmed: Confirmed) -> Table:
-    """What the leader changes of each metric that was stored at p50, p95 or p99, and of the rates."""
+    """What the leader changes of each metric that was stored at p50, p95 or p99, and of the throughputs."""
     verdict = confirmed.verdict
     shown = verdict.leader if verdict.winner is None else verdict.effect(verdict.winner)
     title = "" if shown is None else f"What trial {shown.key} changes"
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=title)
     for name in ("metric", "today's flags", "these flags", "ratio", f"{verdict.level:.0%} interval"):
         table.add_column(name, justify="left" if name == "metric" else "right")
+    several = any(parse_metric(line.name).at is not None for line in verdict.metrics)
     for line in verdict.metrics:
         metric = parse_metric(line.name)
+        if several and metric.at is None:
+            continue
         if metric.stat == "rate" or (metric.percentile in _CONFIRMED and metric.stat != "median"):
             ratio = line.ratio
             values = (f"{line.baseline.value:,.4g}", f"{line.leader.value:,.4g}", f"{ratio.value:.3f}")
-            table.add_row(line.name, *values, f"{ratio.low:.3f} to {ratio.high:.3f}")
+            table.add_row(marked(line.name, line.thin), *values, f"{ratio.low:.3f} to {ratio.high:.3f}")
     return table
 
 
@@ -162,20 +112,27 @@ def print_final(
     production: str | None = None,
     gate: Tally | None = None,
     equal: Findings = Findings(),  # noqa: B008 - frozen
+    measured: Mapping[int, Measured] | None = None,
+    notes: Sequence[str] = (),
 ) -> None:
-    """Everything at the end, the most important last.
+    """Everything at the end, the most important last. `measured`: what the requests of each trial say; `notes`: what
+    limits the scores.
 
     `reads_yaml` are the words of shell that start a server from `best_yaml`, None where nobody can tell: a container,
     say, sees other folders. `production` is the folder with further files of a confirmed winner.
     """
     if trials:
-        console.print(trials_table(trials, recommendation.number))
-    for line in (*_remarks(trials), *([] if gate is None else gate.lines()), *equal.sentences):
+        console.print(trials_table(trials, recommendation.number, console.width))
+    known = measured or {}
+    if (latencies := latencies_table(trials, recommendation.number, known)) is not None:
+        console.print(latencies)
+        console.print(Text(LEGEND), soft_wrap=True)
+    for line in (*_remarks(trials), *notes, *([] if gate is None else gate.lines()), *equal.sentences):
         console.print(Text(line), soft_wrap=True)
     if recommendation.verdict in (Verdict.ALL_FAILED, Verdict.NO_BASELINE) and trials:
         console.print(causes_table(trials))
     if front is not None:
-        print_front(console, front)
+        print_front(console, front, known)
     if confirmed is not None:
         console.print(effects_table(confirmed))
         console.print(metrics_table(confirmed))
@@ -217,6 +174,7 @@ def trial_json(trial: StoredTrial) -> dict[str, Any]:
         "score": trial.score,
         "feasible": trial.feasible,
         "metrics": None if trial.metrics is None else dict(trial.metrics),
+        "thin_percentiles": list(trial.thin_percentiles),
         # Infinite where the metric of an SLO is missing; JSON has no word for that.
         "violations": {name: v if math.isfinite(v) else None for name, v in trial.violations.items()},
         "failure_class": None if failure is None else failure.failure_class,
@@ -246,6 +204,7 @@ def verdict_json(
     production: str | None = None,
     gate: Tally | None = None,
     equal: Findings = Findings(),  # noqa: B008 - frozen
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The last object of `--json`. `stood_in`: how the trials came about where no server ran them."""
     interval = (recommendation.gain_low_share, recommendation.gain_high_share)
@@ -267,7 +226,8 @@ def verdict_json(
         "stood_in": stood_in,
         "gate": None if gate is None else gate.as_json(),
         "inert": list(equal.sentences),
+        "notes": list(notes),
     }
 
 
-__all__ = ["causes_table", "flags_text", "print_final", "trial_json", "trials_table", "verdict_json"]
+__all__ = ["causes_table", "print_final", "trial_json", "verdict_json"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from sweep.console.figures import figure_text, plain_table
 from sweep.console.words import flags_text
 from sweep.front import Front
+from sweep.measured import Measured
 
 
-def print_front(console: Console, front: Front) -> None:
-    """What it is of, its trials, and which stand outside."""
+def print_front(console: Console, front: Front, measured: Mapping[int, Measured] | None = None) -> None:
+    """What it is of, its trials, and which stand outside. `measured`: what is known of the trials, by number."""
     console.print(Text(front_title(front), style="bold"))
     if front.points:
-        console.print(plain_table(*front_rows(front)))
+        console.print(plain_table(*front_rows(front, measured)))
     for line in front_notes(front):
         console.print(Text(line), soft_wrap=True)
 
@@ -30,12 +30,18 @@ def front_title(front: Front) -> str:
     return f"Front of {metrics}: {len(front.points)} of {len(front.points) + len(front.dominated)} trials (unconfirmed)"
 
 
-def front_rows(front: Front) -> tuple[list[str], list[list[str]]]:
+def front_rows(front: Front, measured: Mapping[int, Measured] | None = None) -> tuple[list[str], list[list[str]]]:
     """Head and rows of a table of the front."""
-    rows = [
-        [str(point.number), *(number_text(value) for value in point.values), flags_text(point.flags)]
-        for point in front.points
-    ]
+    rows = []
+    for point in front.points:
+        known = (measured or {}).get(point.number)
+        cells = [
+            figure_text(value)
+            if known is None
+            else figure_text(value, known.intervals.get(name), thin=name in known.thin)
+            for name, value in zip(front.metrics, point.values, strict=True)
+        ]
+        rows.append([str(point.number), *cells, flags_text(point.flags)])
     return ["trial", *front.metrics, "flags"], rows
 
 
@@ -45,21 +51,3 @@ def front_notes(front: Front) -> list[str]:
     for number, why in front.left_out.items():
         by_reason.setdefault(why, []).append(str(number))
     return [f"not in it: trial {', '.join(numbers)} ({why})" for why, numbers in by_reason.items()]
-
-
-def number_text(value: float | None) -> str:
-    """A metric's value with as many digits as say something."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A table of texts, numbers to the right, the last column as wide as it likes."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for title in head[:-1]:
-        table.add_column(title, justify="right")
-    table.add_column(head[-1], overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

@@ -37,16 +37,24 @@ def summarize(
     TPOT (0 for one token) and E2EL keep the loosest limit given for each. Raises ConfigError for an unknown name.
     """
     names = [f"{stat}_{stem}_ms" for stem in LATENCIES for stat in ("mean", "median", "std")]
-    names += [f"p{_digits(percentile)}_{stem}_ms" for stem in LATENCIES for percentile in percentiles]
+    names += [f"p{percentile_text(percentile)}_{stem}_ms" for stem in LATENCIES for percentile in percentiles]
     return summarize_columns(RequestColumns.of(requests), duration_s, (*names, *RATES, *extra_names), slo=slo)
 
 
 def summarize_columns(
-    columns: RequestColumns, duration_s: float | None, names: Iterable[str], *, slo: Mapping[str, float]
+    columns: RequestColumns,
+    duration_s: float | None,
+    names: Iterable[str],
+    *,
+    slo: Mapping[str, float],
+    at: str | None = None,
 ) -> dict[str, float | None]:
-    """The metrics `names`, each once, of completed requests; see `summarize`. Without a duration there are no rates."""
+    """The metrics `names`, each once, of completed requests; see `summarize`. Without a duration there are no rates.
+
+    `at`: the request rate they were all sent at, so that limits at other rates do not count.
+    """
     result: dict[str, float | None] = {}
-    rates = _rates(columns, duration_s, request_limits(slo))
+    rates = _rates(columns, duration_s, request_limits(slo, at))
     for name in dict.fromkeys(names):
         metric = parse_metric(name)
         result[name] = rates[name] if metric.stat == "rate" else _statistic(metric, columns.samples(metric.stem))
@@ -65,7 +73,7 @@ def enough_samples(percentile: float, n: int) -> bool:
 
 def thin_percentiles(percentiles: Iterable[float], completed: int) -> tuple[str, ...]:
     """Those of `percentiles` (0..100) that so many completed requests do not carry, ascending, as `p95`."""
-    return tuple(f"p{_digits(p)}" for p in sorted(set(percentiles)) if not enough_samples(p, completed))
+    return tuple(f"p{percentile_text(p)}" for p in sorted(set(percentiles)) if not enough_samples(p, completed))
 
 
 def _statistic(metric: Metric, values: Numbers) -> float | None:
@@ -91,6 +99,6 @@ def _rates(columns: RequestColumns, duration_s: float | None, limits: Mapping[st
     }
 
 
-def _digits(percentile: float) -> str:
-    """99.0 as the client writes it: 99; 99.9 stays."""
+def percentile_text(percentile: float) -> str:
+    """99.0 as it stands in a metric's name, and as the client writes it: 99; 99.9 stays."""
     return str(int(percentile)) if percentile == int(percentile) else str(percentile)

@@ -49,6 +49,8 @@ def limits_of(slo: Mapping[str, float]) -> Limits:
     names, ranks = {}, []
     for name, limit in slo.items():
         metric = parse_metric(name)
+        if metric.at is not None:
+            raise UserError(f"--slo: {name} is of one rate alone; write {metric.base}")
         if metric.percentile is None:
             raise UserError(f"--slo: {name} is no percentile of a latency, such as p95_ttft_ms")
         if not (math.isfinite(limit) and limit > 0):
@@ -60,7 +62,8 @@ def limits_of(slo: Mapping[str, float]) -> Limits:
 
 def can_hold(name: str) -> bool:
     """Whether a limit on this metric can be held against simulated figures."""
-    return parse_metric(name).percentile is not None
+    metric = parse_metric(name)
+    return metric.percentile is not None and metric.at is None
 
 
 def capacity(

@@ -73,7 +73,6 @@ def flag_map(source: Source, names: tuple[str, str], question: Question) -> Flag
     enough.
     """
     record = read_record(source.folder, source.trials)
-    objective = _objective(source)
     known = merged(record.baseline, record.fixed, question.changes)
     space = _space(source, record)
     values = (_values(names[0], record, known, space), _values(names[1], record, known, space))
@@ -82,8 +81,10 @@ def flag_map(source: Source, names: tuple[str, str], question: Question) -> Flag
     if question.request_rate_per_s is not None:
         rounds = at_rate(rounds, question.request_rate_per_s, burstiness=record.burstiness, seed=record.seed)
     learnt = learn(record, near)
+    rates = [one.request_rate_per_s for one in rounds]
+    objective = _objective(source, tuple(dict.fromkeys(rates)))
     landscape = Landscape(
-        [one.load for one in rounds], objective.metrics_needed(), objective.slo, record.max_concurrency
+        [one.load for one in rounds], objective.metrics_needed(), objective.limits, record.max_concurrency, rates
     )
     costs, calibration = learnt.calibration.costs, learnt.calibration
     base_target = target_of({**record.fixed, **record.baseline}, record)
@@ -112,7 +113,7 @@ def flag_map(source: Source, names: tuple[str, str], question: Question) -> Flag
         baseline=(record.baseline.get(names[0]), record.baseline.get(names[1])),
         settings={name: value for name, value in known.items() if name not in names},
         objective=objective.describe(),
-        request_rates_per_s=tuple(dict.fromkeys(one.request_rate_per_s for one in rounds)),
+        request_rates_per_s=tuple(dict.fromkeys(rates)),
         basis=learnt.basis,
         distinct=len(schedules),
         cautions=base_target.cautions,
@@ -130,9 +131,9 @@ def parse_pair(text: str) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def _objective(source: Source) -> Objective:
+def _objective(source: Source, rates: Sequence[float | None]) -> Objective:
     section = source.objective or ObjectiveSection()
-    return Objective.of(section.preset, section.weights, section.slo, section.aggregate)
+    return Objective.of(section.preset, section.weights, section.slo, section.aggregate, rates=rates)
 
 
 def _space(source: Source, record: Record) -> SearchSpace | None:

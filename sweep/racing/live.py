@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sweep.metric_table import parse_metric
+from sweep.metric_table import parse_metric, rate_text
 from sweep.objective import Objective
 from sweep.racing.race import Incumbent, RaceDecision
 from sweep.racing.rounds import Round
@@ -70,7 +70,8 @@ def live_verdict(
         return RaceDecision(True, pause, "frozen")
     if (storm := _storm(trace, reference, objective, limits)) is not None:
         return RaceDecision(True, storm, "preemptions")
-    if (queue := _queue(trace, reference, incumbent, objective, limits)) is not None:
+    at = rate_text(planned.rates[round_index]) if planned.rates else None
+    if (queue := _queue(trace, reference, incumbent, objective, limits, at)) is not None:
         return RaceDecision(True, queue, "queue")
     return RaceDecision(False, "nothing out of the ordinary")
 
@@ -113,6 +114,7 @@ def _queue(
     incumbent: Incumbent,
     objective: Objective,
     limits: LiveLimits,
+    at: str | None,
 ) -> str | None:
     """Little's law (J. D. C. Little, Operations Research 9 (1961) 383-387): who joins a queue of n requests, of which r
     a second are answered, waits n / r seconds."""
@@ -132,7 +134,7 @@ def _queue(
         return None
     wait_s = float(waiting[-1]) * span_s / max(1.0, answered)
     # Half the queue waits less than half of it, so half of the wait is a modest guess of every statistic of it.
-    if not _hopeless(wait_s / 2 * 1000.0, incumbent, objective, limits.factor):
+    if not _hopeless(wait_s / 2 * 1000.0, incumbent, objective, limits.factor, at):
         return None
     return (
         f"the queue grows without end: {waiting[-1]:.0f} requests wait, {wait_s:.0f} s at the present pace, "
@@ -140,15 +142,16 @@ def _queue(
     )
 
 
-def _hopeless(wait_ms: float, incumbent: Incumbent, objective: Objective, factor: float) -> bool:
+def _hopeless(wait_ms: float, incumbent: Incumbent, objective: Objective, factor: float, at: str | None) -> bool:
     """Whether such waits put the trial `factor` behind the incumbent, even if every other latency were a fourth of its.
 
-    A fourth: four slots instead of 32 make TPOT three and a half times better.
+    A fourth: four slots instead of 32 make TPOT three and a half times better. `at`: the request rate they are seen at,
+    where there are several; of the others nothing is known.
     """
     implied: dict[str, float | None] = {}
     for name, value in incumbent.metrics.items():
         metric = parse_metric(name)
-        if metric.stem in ("ttft", "e2el") and metric.stat != "std":
+        if metric.stem in ("ttft", "e2el") and metric.stat != "std" and metric.at == at:
             implied[name] = wait_ms if value is None else max(value, wait_ms)
         else:
             implied[name] = value / 4.0 if value is not None and metric.lower_is_better else value

@@ -70,7 +70,11 @@ def estimate_noise(
     table = [
         [score([part], objective, baseline_metrics) for part in launch] for launch in launches if len(launch) == rounds
     ]
-    known = [[math.log(value) for value in row if value] for row in table if all(row)]
+    # At a request rate that has no weight no round has a score.
+    scored = [number for number in range(rounds) if any(row[number] is not None for row in table)]
+    rounds = len(scored)
+    chosen = [[row[number] for number in scored] for row in table]
+    known = [[math.log(value) for value in row if value] for row in chosen if all(row)]
     if len(known) < 2 or not rounds:
         return prior
     logs = np.array(known)

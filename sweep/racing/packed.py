@@ -34,6 +34,7 @@ def _packed(part: Round, *, gaps: bool) -> dict[str, Any]:
         "gap_counts": part.gap_counts.tolist(),
         "itl_ms": _text(columns.itl_ms) if gaps and columns.itl_ms is not None else None,
         "failed": columns.failed,
+        "rate": part.rate,
     }
 
 
@@ -43,11 +44,15 @@ def _unpacked(fields: Mapping[str, Any]) -> Round:
         keys=tuple((index, prompt_id) for index, prompt_id in fields["keys"]),
         start_s=_numbers(fields["start_s"]),
         columns=RequestColumns(
-            **{name: _numbers(fields[name]) for name in _OF_REQUESTS},
+            ttft_ms=_numbers(fields["ttft_ms"]),
+            e2el_ms=_numbers(fields["e2el_ms"]),
+            input_tokens=_numbers(fields["input_tokens"]),
+            output_tokens=_numbers(fields["output_tokens"]),
             itl_ms=None if itl_ms is None else _numbers(itl_ms),
             failed=fields["failed"],
         ),
         gap_counts=np.array(fields["gap_counts"], dtype=np.intp),
+        rate=fields["rate"],
     )
 
 

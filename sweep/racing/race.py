@@ -14,6 +14,9 @@ middle of a distribution, an objective names its tail; and both servers are them
   luckiest of many (`sweep.racing.noise`). `error` is divided by the number of looks (Bonferroni);
 - the effect must exceed the margin over all requests, and in the middle block of each round, too: one hiccup of a
   minute makes a terrible p95, but is nothing that the flags did.
+
+A load at several request rates is compared once every rate was measured. Blocks and rounds are then scored against
+others of their rate; what they say of each rate is put together by its share of the weights.
 """
 
 from __future__ import annotations
@@ -132,6 +135,8 @@ def _compare(
     masks = [_blocks(len(part)) for part in mine]
     if sum(map(len, masks)) < _FEWEST_BLOCKS or len(pairs) < len(rounds):
         return RaceDecision(False, f"{count} requests answered by both: too few to compare")
+    if objective.rates and not set(objective.shares()) <= {part.rate for part in mine}:
+        return RaceDecision(False, "not every request rate was measured yet")
 
     def log_ratio(a: Sequence[Round], b: Sequence[Round]) -> float | None:
         ours, other = (score(side, objective, incumbent.baseline_metrics) for side in (a, b))
@@ -146,8 +151,8 @@ def _compare(
     typical = whole
     # What is asked first is cheap; blocks and rounds can only widen the margin or lower the effect.
     if whole > margin * _sd(noise, launch_sd):
-        typical = _typical(mine, theirs, masks, log_ratio)
-        spread = (_jackknife_sd(mine, theirs, masks, log_ratio, whole), _rounds_sd(mine, theirs, log_ratio))
+        typical = _typical(mine, theirs, masks, log_ratio, objective)
+        spread = (_jackknife_sd(mine, theirs, masks, log_ratio, whole), _rounds_sd(mine, theirs, log_ratio, objective))
         launch_sd = max(launch_sd, *spread)
     sd = _sd(noise, launch_sd)
     evidence = Evidence(
@@ -200,28 +205,49 @@ def _jackknife_sd(
     return math.sqrt((len(values) - 1) / len(values) * float(np.sum((values - values.mean()) ** 2)))
 
 
-def _rounds_sd(mine: Sequence[Round], theirs: Sequence[Round], log_ratio: LogRatio) -> float:
-    """The standard error of the mean over rounds; 0 for a single round."""
-    values = [value for a, b in zip(mine, theirs, strict=True) if (value := log_ratio([a], [b])) is not None]
-    return float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+def _rounds_sd(mine: Sequence[Round], theirs: Sequence[Round], log_ratio: LogRatio, objective: Objective) -> float:
+    """The standard error of the mean over rounds, from how those of one rate differ; 0 where each rate has one."""
+    values: dict[float | None, list[float]] = {}
+    for a, b in zip(mine, theirs, strict=True):
+        if (value := log_ratio([a], [b])) is not None:
+            values.setdefault(_rate(a, objective), []).append(value)
+    free = sum(len(of_rate) - 1 for of_rate in values.values())
+    if not free:
+        return 0.0
+    variance = sum(float(np.var(of_rate)) * len(of_rate) for of_rate in values.values()) / free
+    shares = objective.shares()
+    return math.sqrt(variance * sum(shares.get(rate, 0.0) ** 2 / len(of_rate) for rate, of_rate in values.items()))
 
 
-def _typical(mine: Sequence[Round], theirs: Sequence[Round], masks: Sequence[list[Mask]], log_ratio: LogRatio) -> float:
+def _typical(
+    mine: Sequence[Round],
+    theirs: Sequence[Round],
+    masks: Sequence[list[Mask]],
+    log_ratio: LogRatio,
+    objective: Objective,
+) -> float:
     """The median over blocks of each block's own log ratio; 0, no difference, where no block has a score."""
-    values = [
-        value
-        for a, b, blocks in zip(mine, theirs, masks, strict=True)
-        for mask in blocks
-        if (value := log_ratio([a.where(mask)], [b.where(mask)])) is not None
-    ]
-    return float(np.median(values)) if values else 0.0
+    values: dict[float | None, list[float]] = {}
+    for a, b, blocks in zip(mine, theirs, masks, strict=True):
+        for mask in blocks:
+            if (value := log_ratio([a.where(mask)], [b.where(mask)])) is not None:
+                values.setdefault(_rate(a, objective), []).append(value)
+    medians = {rate: float(np.median(of_rate)) for rate, of_rate in values.items()}
+    if objective.aggregate == "worst":
+        return max(medians.values(), default=0.0)
+    return sum(share * medians.get(rate, 0.0) for rate, share in objective.shares().items())
+
+
+def _rate(part: Round, objective: Objective) -> float | None:
+    """What its blocks are compared within: the request rate where the objective has several."""
+    return part.rate if objective.rates else None
 
 
 def _metric_ratios(
     objective: Objective, after: Mapping[str, float | None], before: Mapping[str, float | None]
 ) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name in objective.weights:
+    for name in objective.terms:
         mine, theirs = after.get(name), before.get(name)
         if mine and theirs:
             found[name] = mine / theirs if parse_metric(name).lower_is_better else theirs / mine

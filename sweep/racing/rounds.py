@@ -9,7 +9,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sweep.metrics import RequestColumns, summarize_columns
+from sweep.metrics import Part, RequestColumns, summarize_parts
 from sweep.objective import Objective
 from sweep.records import RequestRecord
 
@@ -22,15 +22,17 @@ class Round:
     """The completed requests of one round in order of arrival, one entry each.
 
     `keys` are their places in the round with their prompts; `gap_counts` says how many of `columns.itl_ms` each has.
+    `rate` is the request rate, None for all at once.
     """
 
     keys: tuple[tuple[int, str], ...]
     start_s: Numbers
     columns: RequestColumns
     gap_counts: NDArray[np.intp]
+    rate: float | None = None
 
     @classmethod
-    def of(cls, requests: Iterable[RequestRecord]) -> Self:
+    def of(cls, requests: Iterable[RequestRecord], rate: float | None = None) -> Self:
         """The columns of one round's records, in any order."""
         rows = sorted(
             (request for request in requests if request.error is None and request.ttft_ms is not None),
@@ -42,6 +44,7 @@ class Round:
             start_s=np.array([np.nan if start is None else start for start in starts], dtype=np.float64),
             columns=RequestColumns.of(rows),
             gap_counts=np.array([len(row.itl_ms) for row in rows], dtype=np.intp),
+            rate=rate,
         )
 
     def __len__(self) -> int:
@@ -61,6 +64,7 @@ class Round:
                 itl_ms=None if gaps is None else gaps[np.repeat(mask, self.gap_counts)],
             ),
             gap_counts=self.gap_counts[mask],
+            rate=self.rate,
         )
 
     def span_s(self) -> float | None:
@@ -71,12 +75,14 @@ class Round:
         return span_s if span_s > 0 else None
 
 
-def split(requests: Iterable[RequestRecord]) -> tuple[Round, ...]:
-    """The rounds of records that may be of several, by their number."""
+def split(requests: Iterable[RequestRecord], rates: Sequence[float | None] = ()) -> tuple[Round, ...]:
+    """The rounds of records that may be of several, by their number, which `rates` goes by."""
     by_round: dict[int, list[RequestRecord]] = {}
     for request in requests:
         by_round.setdefault(request.round, []).append(request)
-    return tuple(Round.of(by_round[number]) for number in sorted(by_round))
+    return tuple(
+        Round.of(by_round[number], rates[number] if number < len(rates) else None) for number in sorted(by_round)
+    )
 
 
 def pair(candidate: Round, incumbent: Round) -> tuple[Round, Round]:
@@ -92,29 +98,13 @@ def measure(rounds: Sequence[Round], objective: Objective) -> dict[str, float | 
 
     Throughputs count the time from the first send to the last token of each round.
     """
-    every = [part.columns for part in rounds]
-    gaps = [columns.itl_ms for columns in every if columns.itl_ms is not None]
-    pooled = RequestColumns(
-        ttft_ms=_join([columns.ttft_ms for columns in every]),
-        e2el_ms=_join([columns.e2el_ms for columns in every]),
-        input_tokens=_join([columns.input_tokens for columns in every]),
-        output_tokens=_join([columns.output_tokens for columns in every]),
-        itl_ms=_join(gaps) if len(gaps) == len(every) else None,
-    )
-    spans_s = [span_s for part in rounds if (span_s := part.span_s()) is not None]
-    duration_s = sum(spans_s) if len(spans_s) == len(rounds) else None
-    return summarize_columns(pooled, duration_s, objective.metrics_needed(), slo=objective.slo)
+    parts = [Part(part.columns, part.span_s(), part.rate) for part in rounds]
+    return summarize_parts(parts, objective.metrics_needed(), slo=objective.limits)
 
 
 def score(rounds: Sequence[Round], objective: Objective, baseline_metrics: Mapping[str, float | None]) -> float | None:
-    """The objective's value over all `rounds` pooled."""
-    return objective.score(measure(rounds, objective), baseline_metrics).value
-
-
-def _join(columns: Sequence[Numbers]) -> Numbers:
-    if len(columns) == 1:
-        return columns[0]
-    return np.concatenate(columns) if columns else np.empty(0)
+    """The objective's value over all `rounds` pooled, of the request rates that they have."""
+    return objective.value_at(measure(rounds, objective), baseline_metrics, {part.rate for part in rounds})
 
 
 def _holds(part: Round, keys: set[tuple[int, str]]) -> Mask:

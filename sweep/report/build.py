@@ -10,15 +10,17 @@ from sweep.confirm import Confirmed, recommended
 from sweep.errors import HostError
 from sweep.front import make_front
 from sweep.gate import tally
+from sweep.known import known_trials
+from sweep.measured import Measured, load_rates, measure
 from sweep.metric_table import parse_metric
-from sweep.metrics import enough_samples, samples_needed
+from sweep.metrics import samples_needed
 from sweep.objective import Aggregate, Objective
 from sweep.pareto import check_front
 from sweep.recommend import Recommendation, Verdict, not_for_production
+from sweep.reference import drift_notes
 from sweep.report.confirmation import confirmation_of, failed_soaks
 from sweep.report.equal import equal_flags
-from sweep.report.measure import Measured, measure
-from sweep.report.ranking import best_of, known_trials, rank
+from sweep.report.ranking import best_of, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
 from sweep.trial import SEARCHING, Finished, TrialKind
@@ -38,8 +40,8 @@ class Wishes:
     aggregate: Aggregate | None = None
     front: tuple[str, ...] | None = None
 
-    def objective(self, own: ObjectiveSection | None) -> Objective:
-        """The objective to rank by. Raises ConfigError for what no objective can be."""
+    def objective(self, own: ObjectiveSection | None, rates: Sequence[float | None] = ()) -> Objective:
+        """The objective to rank by, of a load at these request rates. Raises ConfigError for what none can be."""
         own = own or ObjectiveSection()
         asked = self.preset is not None or self.weights is not None
         return Objective.of(
@@ -48,6 +50,7 @@ class Wishes:
             own.slo if self.slo is None else self.slo,
             self.aggregate or own.aggregate,
             own.front if self.front is None else self.front,
+            rates=rates,
         )
 
 
@@ -55,6 +58,7 @@ class Wishes:
 class _Standing:
     """The record by one objective."""
 
+    measured: Mapping[int, Measured]
     known: Mapping[int, Finished]
     trials: tuple[RankedTrial, ...]
     search: Recommendation
@@ -76,14 +80,16 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
     as good as others. `confirm_names` are metrics that the confirmation gives intervals for, beside the objective's.
     Raises UserError for wishes that cannot be computed.
     """
-    objective = wishes.objective(source.objective)
+    rates = load_rates(source.folder, source.trials) or source.rates
+    objective = wishes.objective(source.objective, rates)
     if wishes.front is not None:
         check_front(wishes.front)
-    own = Wishes().objective(source.objective)
+    own = Wishes().objective(source.objective, rates)
     alike = (own.weights, own.slo, own.aggregate) == (objective.weights, objective.slo, objective.aggregate)
     asked = (objective,) if alike or source.objective is None else (objective, own)
     notes = list(source.notes)
     standing, *others = _standings(source, asked, notes, confirm_names)
+    notes += drift_notes(standing.known)
     stood_in = next((one.stood_in for one in source.trials if one.stood_in is not None), None)
 
     def said(found: Recommendation) -> Recommendation:
@@ -102,7 +108,7 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
         search_winner=said(standing.search),
         confirmed=standing.confirmed,
         own_winner=said(others[0].recommendation) if others else None,
-        thin=_thin(standing.trials, objective.metrics_needed()),
+        thin=_thin(standing, objective.metrics_needed()),
         front=make_front(standing.known.values(), objective.front) if objective.front else None,
         notes=tuple(dict.fromkeys(notes)),
         gate=tally(source.passed, standing.known),
@@ -130,28 +136,31 @@ def _standings(
             one[trial.number] = of_trial
     standings = []
     for objective, of_search in zip(objectives, measured, strict=True):
-        known = known_trials(source.trials, of_search, objective)
+        metrics = {
+            one.number: of_search[one.number].metrics if one.number in of_search else None
+            for one in source.trials
+            if one.kind in (*SEARCHING, TrialKind.DRIFT, TrialKind.NODE, TrialKind.NEIGHBOUR)
+        }
+        known = known_trials(source.trials, objective, metrics)
         trials = rank(source.trials, of_search, known, objective, failed_soaks(known))
         confirmed = None
         try:
-            confirmed = confirmation_of(source.folder, known, objective, source.confirm, confirm_names)
+            confirmed = confirmation_of(source.folder, known, objective, source.confirm, source.seed, confirm_names)
         except HostError as error:
             notes.append(f"the confirmation is left out: {error}")
-        standings.append(_Standing(known, trials, best_of(trials, known), confirmed))
+        standings.append(_Standing(of_search, known, trials, best_of(trials, known), confirmed))
     return standings
 
 
-def _thin(trials: Sequence[RankedTrial], names: Sequence[str]) -> tuple[ThinMetric, ...]:
+def _thin(standing: _Standing, names: Sequence[str]) -> tuple[ThinMetric, ...]:
     found = []
     for name in names:
         percentile = parse_metric(name).percentile
-        if percentile is None:
-            continue
         few = {
-            trial.number: trial.completed
-            for trial in trials
-            if trial.completed is not None and not enough_samples(percentile, trial.completed)
+            trial.number: standing.measured[trial.number].completed_for(name)
+            for trial in standing.trials
+            if name in trial.thin
         }
-        if few:
+        if few and percentile is not None:
             found.append(ThinMetric(name, samples_needed(percentile), min(few.values()), tuple(sorted(few))))
     return tuple(found)

@@ -18,16 +18,17 @@ def confirmation_of(
     known: Mapping[int, Finished],
     objective: Objective,
     settings: ConfirmSection,
+    seed: int,
     metric_names: tuple[str, ...] = (),
 ) -> Confirmed | None:
     """The confirmation that is stored, judged by `objective`; None where there are too few launches to judge any.
 
     `known` are all trials, those of the search with their scores by `objective`; `metric_names` are further metrics to
-    give intervals for. Raises HostError when the requests of
-    a launch cannot be read.
+    give intervals for. `seed` is the study's: by its own objective the intervals are then those that the study itself
+    gave. Raises HostError when the requests of a launch cannot be read.
     """
     rules = ConfirmRules.of(settings)
-    return Jury(folder, objective, rules, settings.width, metric_names=metric_names).confirmed(known)
+    return Jury(folder, objective, rules, settings.width, seed, metric_names).confirmed(known)
 
 
 def failed_soaks(known: Mapping[int, Finished]) -> frozenset[int]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from sweep.console import front_notes, front_rows, front_title, number_text
+from sweep.console import LEGEND, front_notes, front_rows, front_title, measured_text
 from sweep.front import Front
+from sweep.measured import Measured
 from sweep.report.terminal import (
     CONFIRMATION,
     confirmation_rows,
     flag_names,
-    header_text,
     place_text,
     remarks,
     score_text,
@@ -31,9 +31,9 @@ def as_markdown(report: Report) -> str:
     if report.confirmed is not None:
         parts += [f"## {CONFIRMATION}", _table(*confirmation_rows(report.confirmed.verdict))]
     if report.front is not None:
-        parts += _front(report.front)
+        parts += _front(report.front, report.measured)
     if report.trials:
-        parts += ["## Trials", _trials(report)]
+        parts += ["## Trials", _trials(report), escaped(LEGEND)]
     parts += ["## Remarks", "\n".join(f"- {escaped(line)}" for line in remarks(report))]
     return "\n\n".join(parts) + "\n"
 
@@ -52,13 +52,13 @@ def _code(text: str) -> str:
 
 def _trials(report: Report) -> str:
     names = flag_names(report.trials)
-    head = ["place", "trial", *names, *(header_text(report, name) for name in report.metric_names), "score", "remark"]
+    head = ["place", "trial", *names, *report.metric_names, "score", "remark"]
     rows = [
         [
             place_text(trial),
             str(trial.number),
             *("-" if (value := trial.flags.get(name)) is None else str(value) for name in names),
-            *(number_text(trial.metrics.get(name)) if trial.metrics else "" for name in report.metric_names),
+            *(measured_text(report.measured.get(trial.number), name) for name in report.metric_names),
             score_text(trial),
             status_text(report, trial),
         ]
@@ -67,10 +67,10 @@ def _trials(report: Report) -> str:
     return _table(head, rows)
 
 
-def _front(front: Front) -> list[str]:
+def _front(front: Front, measured: Mapping[int, Measured]) -> list[str]:
     parts = [f"## {escaped(front_title(front))}"]
     if front.points:
-        parts.append(_table(*front_rows(front)))
+        parts.append(_table(*front_rows(front, measured)))
     if notes := front_notes(front):
         parts.append("\n".join(f"- {escaped(line)}" for line in notes))
     return parts

@@ -5,45 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from sweep.measured import Measured
 from sweep.objective import Objective
 from sweep.recommend import Recommendation, Verdict, rank_key, recommend
-from sweep.reference import reference_metrics, reference_trial
-from sweep.report.measure import Measured
+from sweep.reference import reference_trial
 from sweep.report.values import RankedTrial
 from sweep.store import StoredTrial
-from sweep.trial import SEARCHING, Finished, Score, TrialKind, TrialSpec, TrialStatus
-
-
-def known_trials(
-    stored: Sequence[StoredTrial], measured: Mapping[int, Measured], objective: Objective
-) -> dict[int, Finished]:
-    """All trials by number; those measured under the load of the search are scored by `objective`.
-
-    Each against the baseline as it was last measured before it, see `sweep.reference`.
-    """
-    known: dict[int, Finished] = {}
-    for one in stored:
-        spec = TrialSpec(one.number, one.kind, one.flags, block=one.block, node=one.node)
-        score, metrics = None, one.metrics
-        if one.kind in (*SEARCHING, TrialKind.DRIFT, TrialKind.NODE, TrialKind.NEIGHBOUR):
-            own = measured.get(one.number)
-            metrics = None if own is None else own.metrics
-            if metrics is not None:
-                node = one.node if one.kind in (*SEARCHING, TrialKind.DRIFT) else None
-                reference = metrics if one.number == 0 else reference_metrics(known, one.number, node)
-                score = objective.score(metrics, reference or {})
-        known[one.number] = Finished.of(
-            spec,
-            one.status,
-            score,
-            metrics,
-            one.failure,
-            total_s=one.total_s,
-            disturbed=bool(one.disturbances),
-            engine_config=one.engine_config,
-            engine=one.engine_figures(),
-        )
-    return known
+from sweep.trial import SEARCHING, Finished, Score, TrialKind, TrialStatus
 
 
 def rank(
@@ -102,6 +70,8 @@ def _trial(
         reference=reference,
         stored_score=stored.score,
         metrics={} if measured is None else measured.metrics,
+        intervals={} if measured is None else measured.intervals,
+        thin=frozenset() if measured is None else measured.thin,
         completed=None if measured is None else measured.completed,
         failed_requests=None if measured is None else measured.failed,
         disturbances=stored.disturbances,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,7 +27,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A study's record. `objective` is that of the study file, None when it is not known; `passed` are points that
+    """A study's record. `objective` is that of the study file, None when it is not known, `seed` the study's,
+    `rates` the several request rates of its load, if it has; `passed` are points that
     the search did not launch, or launched to check that; see `Report` for the rest."""
 
     study: str
@@ -39,6 +40,8 @@ class Source:
     running: str | None
     notes: tuple[str, ...]
     passed: tuple[PassedOver, ...] = ()
+    seed: int = 0
+    rates: tuple[float | None, ...] = ()
 
 
 def open_source(study: str) -> Source:
@@ -53,12 +56,14 @@ def open_source(study: str) -> Source:
         folder = config.study.folder / config.study.name
         if not _holds_study(folder):
             raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
-        return _source(folder, config.objective, config.confirm, config.study.trials, (), config)
+        found = _source(folder, config.objective, config.confirm, config.study.trials, (), config)
+        return replace(found, seed=config.study.seed, rates=config.load.rates)
     path = folder_of(study)
     settings, notes = _settings(path)
     objective = _section(path, settings, "objective", ObjectiveSection)
     confirm = _section(path, settings, "confirm", ConfirmSection) or ConfirmSection()
-    return _source(path, objective, confirm, _asked(settings), notes, _config(settings))
+    found = _source(path, objective, confirm, _of_study(settings, "trials"), notes, _config(settings))
+    return replace(found, seed=_of_study(settings, "seed") or 0, rates=_rates(settings))
 
 
 def folder_of(study: str) -> Path:
@@ -144,10 +149,17 @@ def _config(settings: Mapping[str, Any]) -> StudyConfig | None:
         return None
 
 
-def _asked(settings: Mapping[str, Any]) -> int | None:
+def _of_study(settings: Mapping[str, Any], name: str) -> int | None:
     section = settings.get("study")
-    trials = section.get("trials") if isinstance(section, dict) else None
-    return trials if isinstance(trials, int) else None
+    number = section.get(name) if isinstance(section, dict) else None
+    return number if isinstance(number, int) else None
+
+
+def _rates(settings: Mapping[str, Any]) -> tuple[float | None, ...]:
+    section = settings.get("load")
+    rates = section.get("request_rate") if isinstance(section, dict) else None
+    found = rates if isinstance(rates, list) else []
+    return tuple(rate for rate in found if rate is None or isinstance(rate, (int, float)))
 
 
 def _running(folder: Path) -> tuple[str | None, tuple[str, ...]]:

@@ -10,21 +10,26 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sweep.console import number_text, plain_table, print_front
+from sweep.console import LEGEND, fits, flag_header, measured_text, metric_header, plain_table, print_front
 from sweep.recommend import changed_flags
 from sweep.report.values import RankedTrial, Report, ThinMetric
 from sweep.trial import TrialKind, TrialStatus
 from sweep.verdict import Verdict, gain
 
+# A figure with its interval beneath, and the number of the trial before.
+_METRIC_COLUMNS, _NUMBER_COLUMNS = 14, 6
 CONFIRMATION = "Launched again, on fresh servers with prompts the search never sent"
 
 
 def print_report(console: Console, report: Report) -> None:
     """All of it, the most important last."""
     if report.trials:
-        console.print(_table(report))
+        for table in _tables(console, report):
+            console.print(table)
+        if report.metric_names:
+            console.print(Text(LEGEND), soft_wrap=True)
     if report.front is not None:
-        print_front(console, report.front)
+        print_front(console, report.front, report.measured)
     if report.confirmed is not None:
         console.print(Text(CONFIRMATION, style="bold"))
         console.print(plain_table(*confirmation_rows(report.confirmed.verdict)))
@@ -98,11 +103,6 @@ def flag_names(trials: Sequence[RankedTrial]) -> list[str]:
     return list(dict.fromkeys(name for trial in sorted(trials, key=lambda t: t.number) for name in trial.flags))
 
 
-def header_text(report: Report, name: str) -> str:
-    """A metric's name, marked where too few requests stand behind it."""
-    return f"{name} (few)" if any(thin.metric == name for thin in report.thin) else name
-
-
 def place_text(trial: RankedTrial) -> str:
     """The place, or nothing."""
     return "" if trial.place is None else str(trial.place)
@@ -126,19 +126,46 @@ def status_text(report: Report, trial: RankedTrial) -> str:
     return "; ".join(parts)
 
 
-def _table(report: Report) -> Table:
+def _tables(console: Console, report: Report) -> list[Table]:
+    """One table of the trials; where it does not fit, what was tried, then what was measured, a few metrics each."""
+    whole = _table(report, report.metric_names, console.width)
+    if fits(console, whole):
+        return [whole]
+    each = max(1, (console.width - _NUMBER_COLUMNS) // _METRIC_COLUMNS)
+    names = report.metric_names
+    parts = [_figures(report, names[at : at + each], console.width) for at in range(0, len(names), each)]
+    return [_table(report, (), console.width), *parts]
+
+
+def _table(report: Report, metrics: Sequence[str], width: int) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
     names = flag_names(report.trials)
-    for title in ("place", "trial", *names, *(header_text(report, name) for name in report.metric_names), "score"):
+    flag_titles = (flag_header(name, width) for name in names)
+    for title in ("place", "trial", *flag_titles, *(metric_header(name, width) for name in metrics), "score"):
         table.add_column(title, justify="right")
     table.add_column("", overflow="fold")
     for trial in report.trials:
         flags = ["-" if (value := trial.flags.get(name)) is None else str(value) for name in names]
-        metrics = [number_text(trial.metrics.get(name)) if trial.metrics else "" for name in report.metric_names]
-        style = "bold" if trial is report.winner else "dim" if trial.place is None else ""
-        cells = [place_text(trial), str(trial.number), *flags, *metrics, score_text(trial), status_text(report, trial)]
-        table.add_row(*(Text(cell) for cell in cells), style=style)
+        figures = [measured_text(report.measured.get(trial.number), name) for name in metrics]
+        cells = [place_text(trial), str(trial.number), *flags, *figures, score_text(trial), status_text(report, trial)]
+        table.add_row(*(Text(cell) for cell in cells), style=_style(report, trial))
     return table
+
+
+def _figures(report: Report, metrics: Sequence[str], width: int) -> Table:
+    """Some metrics of the trials that have any."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, header_style="bold")
+    for title in ("trial", *(metric_header(name, width) for name in metrics)):
+        table.add_column(title, justify="right")
+    for trial in report.trials:
+        if (known := report.measured.get(trial.number)) is not None:
+            figures = (measured_text(known, name) for name in metrics)
+            table.add_row(str(trial.number), *(Text(cell) for cell in figures), style=_style(report, trial))
+    return table
+
+
+def _style(report: Report, trial: RankedTrial) -> str:
+    return "bold" if trial is report.winner else "dim" if trial.place is None else ""
 
 
 def confirmation_rows(verdict: Verdict) -> tuple[list[str], list[list[str]]]:

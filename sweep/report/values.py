@@ -9,9 +9,11 @@ from sweep.confirm import Confirmed
 from sweep.equivalence import Findings
 from sweep.front import Front
 from sweep.gate import Tally
+from sweep.measured import Measured
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.trial import Failure, Finished, Flags, Score, TrialKind, TrialStatus
+from sweep.verdict import Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,8 @@ class RankedTrial:
 
     `place` counts from 1, the best; None with the reason in `why_no_place`. `score` is None where nothing was measured;
     it is a ratio to trial `reference`: 0, or the baseline measured again where the machine had drifted.
-    `stored_score` is the one of the night, by the objective of that time. `metrics` are those the report needs.
+    `stored_score` is the one of the night, by the objective of that time. `metrics` are those the report needs;
+    `intervals` and `thin` are of the percentiles among them, as in `Measured`. `completed` counts all requests.
     """
 
     number: int
@@ -33,6 +36,8 @@ class RankedTrial:
     reference: int
     stored_score: float | None
     metrics: Mapping[str, float | None]
+    intervals: Mapping[str, Interval]
+    thin: frozenset[str]
     completed: int | None
     failed_requests: int | None
     disturbances: tuple[str, ...]
@@ -88,6 +93,15 @@ class Report:
     known: Mapping[int, Finished]
     equal: Findings
     stood_in: str | None = None
+
+    @property
+    def measured(self) -> Mapping[int, Measured]:
+        """The trials with metrics, by number."""
+        return {
+            one.number: Measured(one.metrics, one.completed, one.failed_requests or 0, one.intervals, one.thin)
+            for one in self.trials
+            if one.completed is not None
+        }
 
     @property
     def winner(self) -> RankedTrial | None:

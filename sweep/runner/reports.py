@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sweep.metrics import Part, RequestColumns
 from sweep.records import EngineSample, RequestRecord, RoundRecord
 
 
@@ -62,6 +63,14 @@ class Measured:
     requests: tuple[tuple[RequestRecord, ...], ...]
     rounds: tuple[RoundRecord, ...]
     stopped_because: str | None = None
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The rounds as metrics are made of them."""
+        return tuple(
+            Part(RequestColumns.of(requests), one.duration_s, one.request_rate_per_s)
+            for requests, one in zip(self.requests, self.rounds, strict=True)
+        )
 
     @property
     def pooled(self) -> tuple[RequestRecord, ...]:

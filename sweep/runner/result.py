@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from sweep.metric_table import parse_metric
-from sweep.metrics import summarize, thin_percentiles
-from sweep.records import EngineConfig, EngineSample, Event, RequestRecord
+from sweep.metrics import Part, fewest_completed, metric_names, summarize_parts, thin_percentiles
+from sweep.records import EngineConfig, EngineSample, Event
 from sweep.runner.reports import Measured
 from sweep.runner.setup import TrialSetup
 from sweep.trial import SEARCHING, Failure, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
@@ -39,12 +39,11 @@ def measured_result(
     score: Score | None = None
     round_scores: tuple[float | None, ...] = ()
     if load is not None:
-        metrics = _summary(setup, load.pooled, load.duration_s)
+        metrics = _summary(setup, load.parts)
         baseline = _baseline(spec, metrics)
         score = setup.objective.score(metrics, baseline)
         round_scores = tuple(
-            setup.objective.score(_summary(setup, requests, one.duration_s), baseline).value
-            for requests, one in zip(load.requests, load.rounds, strict=True)
+            setup.objective.value_at(_summary(setup, [part]), baseline, {part.rate}) for part in load.parts
         )
     stopped = None if load is None else load.stopped_because
     status = TrialStatus.COMPLETE if stopped is None else TrialStatus.CENSORED
@@ -79,21 +78,17 @@ def thin_remarks(spec: TrialSpec, setup: TrialSetup, load: Measured | None) -> t
     """What to say of the objective's percentiles that too few requests carry; nothing of a calibration."""
     if load is None or spec.kind is TrialKind.CALIBRATION:
         return ()
-    completed = sum(one.completed for one in load.rounds)
+    completed = fewest_completed(load.parts)
     percentiles = {parse_metric(name).percentile for name in setup.objective.metrics_needed()}
     thin = thin_percentiles((p for p in percentiles if p is not None), completed)
-    return (f"{', '.join(thin)} rests on few of {completed} completed requests",) if thin else ()
+    at = " at one request rate" if setup.objective.rates else ""
+    return (f"{', '.join(thin)} rests on few: {completed} completed requests{at}",) if thin else ()
 
 
-def _summary(setup: TrialSetup, requests: Sequence[RequestRecord], duration_s: float) -> dict[str, float | None]:
+def _summary(setup: TrialSetup, parts: Sequence[Part]) -> dict[str, float | None]:
     objective = setup.objective
-    return summarize(
-        requests,
-        duration_s,
-        percentiles=setup.percentiles,
-        slo=objective.slo,
-        extra_names=objective.metrics_needed(),
-    )
+    names = metric_names(setup.percentiles, objective.rates, objective.metrics_needed())
+    return summarize_parts(parts, names, slo=objective.limits)
 
 
 def _baseline(spec: TrialSpec, own: Mapping[str, float | None]) -> Mapping[str, float | None]:

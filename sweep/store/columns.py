@@ -20,14 +20,21 @@ def read_request_columns(folder: Path, number: int, *, gaps: bool = True) -> Req
 
     Only the columns that are needed are decoded. Raises HostError as `read_requests`.
     """
-    names = ["error", *_NUMBERS, *(["itl_ms"] if gaps else [])]
+    names = ["error", "round", *_NUMBERS, *(["itl_ms"] if gaps else [])]
     table = read_file(trial_file(folder, "requests", number), columns=names)
     done = table.filter(pc.and_(pc.is_null(table["error"]), pc.is_valid(table["ttft_ms"])))
     return RequestColumns(
         **{name: _array(done[name]) for name in _NUMBERS},
         itl_ms=_array(pc.list_flatten(done["itl_ms"])) if gaps else None,
         failed=table.num_rows - done.num_rows,
+        gap_counts=_counts(pc.fill_null(pc.list_value_length(done["itl_ms"]), 0)) if gaps else None,
+        rounds=_counts(done["round"]),
     )
+
+
+def _counts(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    found: np.ndarray[tuple[int], np.dtype[np.intp]] = column.cast(pa.int64()).to_numpy()
+    return found
 
 
 def _array(column: pa.ChunkedArray) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -46,7 +46,7 @@ def trial_row(result: TrialResult, schema: Schema, engine_summary: Mapping[str, 
         "load_s": result.load_s,
         "total_s": result.total_s,
         "command": result.command,
-        "thin_percentiles": _thin(metrics, sum(request.error is None for request in result.requests)),
+        "thin_percentiles": _thin(metrics, _completed(result)),
         "remarks": list(result.remarks),
         "disturbances": list(result.disturbances),
         "flag_types": flag_types(result.spec.flags),
@@ -141,6 +141,16 @@ def cleaned(value: Any, redact: Callable[[str], str]) -> Any:
 
 def _plain(record: Any) -> Row:
     return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
+def _completed(result: TrialResult) -> int:
+    """Requests that completed, at the request rate at which it was the fewest: each has percentiles of its own."""
+    by_rate: dict[float | None, int] = {}
+    for one in result.rounds:
+        by_rate[one.request_rate_per_s] = by_rate.get(one.request_rate_per_s, 0) + one.completed
+    if len(by_rate) > 1:
+        return min(by_rate.values())
+    return sum(request.error is None for request in result.requests)
 
 
 def _thin(names: Iterable[str], completed: int) -> list[str]:

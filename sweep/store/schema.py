@@ -105,8 +105,8 @@ def flag_type(values: Iterable[Flag]) -> type:
 
 
 def column_name(name: str) -> str:
-    """A name as the end of a column: lower case, everything but letters, digits and `_` made `_`."""
-    return re.sub(r"[^a-z0-9_]", "_", name.lower())
+    """A name as the end of a column: lower case, `@` made `_at_`, all else but letters, digits and `_` made `_`."""
+    return re.sub(r"[^a-z0-9_]", "_", name.lower().replace("@", "_at_"))
 
 
 def table_schemas(schema: Schema) -> Mapping[str, pa.Schema]:

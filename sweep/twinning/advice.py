@@ -124,8 +124,14 @@ def _scene(record: Record, space: SearchSpace, objective: Objective, seed: int) 
     off = float(np.median(np.abs(fitted.residuals[fitted.scales > 0])))
     if off > _UNFIT:
         return f"its figures are off by {math.expm1(off):.0%} at the median even where they were measured"
-    rounds = [one.load for one in own_rounds(*record.requests_of(base_launch.trial.number))]
-    landscape = Landscape(rounds, objective.metrics_needed(), objective.slo, record.max_concurrency)
+    rounds = own_rounds(*record.requests_of(base_launch.trial.number))
+    landscape = Landscape(
+        [one.load for one in rounds],
+        objective.metrics_needed(),
+        objective.limits,
+        record.max_concurrency,
+        [one.request_rate_per_s for one in rounds],
+    )
     costs = learnt.calibration.costs
     known = [one for one in near if one.own_load]
     measured = tuple((one, there) for one in known if (there := _known(one, landscape, learnt)) is not None)
@@ -292,7 +298,7 @@ def _kept(scene: _Scene, one: Candidate, rows: Sequence[tuple[Played, Played]]) 
     share = 1.0
     base = next(launch for launch, found in scene.measured if found is scene.base)
     corrected = scene.metrics(base)
-    for name in scene.objective.slo:
+    for name in scene.objective.limits:
         figure, ours, theirs = one.played.figures[name], scene.base.played.figures[name], corrected.get(name)
         if not figure or not ours or not theirs:
             return 0.0

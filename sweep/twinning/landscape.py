@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from sweep.metrics import RequestColumns, summarize_columns
+from sweep.metrics import Part, RequestColumns, summarize_parts
 from sweep.twin import Costs, Engine, Load, Simulation, TwinError, simulate
 
 # Tokens that cost as much to simulate as a step.
@@ -54,13 +54,15 @@ class _Bounds:
 @dataclass(slots=True)
 class Landscape:
     """Simulates settings under `rounds`, each of which finds the engine idle; `names` are the figures wanted, `slo`
-    what goodput counts by. `work` adds up what was simulated, in steps.
+    what goodput counts by, `rates` the request rate of each round where they differ. `work` adds up what was simulated,
+    in steps.
     """
 
     rounds: Sequence[Load]
     names: Sequence[str]
     slo: Mapping[str, float]
     max_concurrency: int | None
+    rates: Sequence[float | None] = ()
     work: float = 0.0
     _known: dict[tuple[Engine, Costs], list[_Bounds]] = field(default_factory=dict)
 
@@ -91,7 +93,7 @@ class Landscape:
             full=min(every, peak + -(-longest // engine.block_size)),
             preempted=any(run.engine.preemptions for run in runs),
             played=Played(
-                figures_of(runs, self.names, self.slo),
+                figures_of(runs, self.names, self.slo, self.rates),
                 tuple(run.schedule for run in runs),
                 sum(run.duration_s for run in runs),
                 sum(run.steps + len(run.token_s) / _TOKENS_A_STEP for run in runs),
@@ -99,13 +101,21 @@ class Landscape:
         )
 
 
-def figures_of(runs: Sequence[Simulation], names: Sequence[str], slo: Mapping[str, float]) -> dict[str, float | None]:
+def figures_of(
+    runs: Sequence[Simulation], names: Sequence[str], slo: Mapping[str, float], rates: Sequence[float | None] = ()
+) -> dict[str, float | None]:
     """Metrics of the table for the rounds of one launch, by the formulas of measured ones."""
-    columns = RequestColumns(
-        ttft_ms=np.concatenate([run.ttft_s for run in runs]) * 1000.0,
-        e2el_ms=np.concatenate([run.e2el_s for run in runs]) * 1000.0,
-        input_tokens=np.concatenate([run.load.input_tokens for run in runs]).astype(np.float64),
-        output_tokens=np.concatenate([run.load.output_tokens for run in runs]).astype(np.float64),
-        itl_ms=np.concatenate([run.itl_s for run in runs]) * 1000.0,
+    parts = [
+        Part(_columns(run), run.duration_s, rate) for run, rate in zip(runs, rates or [None] * len(runs), strict=True)
+    ]
+    return summarize_parts(parts, names, slo=slo)
+
+
+def _columns(run: Simulation) -> RequestColumns:
+    return RequestColumns(
+        ttft_ms=run.ttft_s * 1000.0,
+        e2el_ms=run.e2el_s * 1000.0,
+        input_tokens=run.load.input_tokens.astype(np.float64),
+        output_tokens=run.load.output_tokens.astype(np.float64),
+        itl_ms=run.itl_s * 1000.0,
     )
-    return summarize_columns(columns, sum(run.duration_s for run in runs), names, slo=slo)

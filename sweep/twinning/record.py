@@ -11,7 +11,7 @@ from typing import Any
 
 from sweep.errors import UserError
 from sweep.fingerprint import Fingerprint, Pairs
-from sweep.metrics import RequestColumns, summarize_columns
+from sweep.metrics import Part, RequestColumns, summarize_parts
 from sweep.objective import Objective
 from sweep.records import RequestRecord, RoundRecord
 from sweep.store import StoredTrial, read_requests, read_rounds, read_trials
@@ -73,8 +73,16 @@ class Record:
         known, names = launch.trial.metrics or {}, objective.metrics_needed()
         if all(name in known for name in names):
             return known
-        columns = RequestColumns.of(self.requests_of(launch.trial.number)[0])
-        return summarize_columns(columns, launch.trial.load_s, names, slo=objective.slo)
+        requests, rounds = self.requests_of(launch.trial.number)
+        parts = [
+            Part(
+                RequestColumns.of([request for request in requests if request.round == one.round]),
+                one.duration_s,
+                one.request_rate_per_s,
+            )
+            for one in rounds
+        ]
+        return summarize_parts(parts, names, slo=objective.limits)
 
 
 @dataclass(frozen=True, slots=True)

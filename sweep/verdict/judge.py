@@ -15,7 +15,7 @@ for the means of the selected populations", Electronic Journal of Statistics 12 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,7 +76,7 @@ def judge(
         effects=effects,
         tied=tuple(effect.key for effect in tied),
         baseline_feasible=not court.baseline_rank()[0],
-        metrics=court.lines(shown.key),
+        metrics=court.lines(shown.key, frozenset[str]().union(*(launch.thin for launch in usable))),
         shrinkage=_shrinkage(effects, search_scores or {}),
         spread=court.spread(leader.key),
         launches=layout.counts[0],
@@ -162,7 +162,7 @@ class _Court:
         base, own = self.layout.metrics(against), self.layout.metrics(key)
         found = np.zeros(len(self.layout.names))
         for place, name in enumerate(self.layout.names):
-            if name in self.objective.weights:
+            if name in self.objective.terms:
                 sides = (own | {name: own[name] * math.exp(step)} for step in (_STEP, -_STEP))
                 up, down = (self.objective.score(side, base).value for side in sides)
                 found[place] = math.log((up or math.nan) / (down or math.nan)) / (2 * _STEP)
@@ -194,9 +194,9 @@ class _Court:
             math.sqrt(whole), math.sqrt(self.layout.within_variance(key, self.baseline, slopes)), self.layout.df
         )
 
-    def lines(self, key: int) -> tuple[MetricLine, ...]:
+    def lines(self, key: int, thin: Collection[str]) -> tuple[MetricLine, ...]:
         """Two-sided intervals of every metric; ratios carry the price of the looks, and of the choice where limits
-        lie towards the baseline."""
+        lie towards the baseline. `thin`: the percentiles that too few requests stand behind."""
         levels = []
         for one in (self.baseline, key):
             errors, df = self.layout.level_error(one)
@@ -208,7 +208,10 @@ class _Court:
                     for name, error in zip(self.layout.names, errors.tolist(), strict=True)
                 }
             )
-        return tuple(MetricLine(name, levels[0][name], levels[1][name], self.ratio(name, key)) for name in levels[0])
+        return tuple(
+            MetricLine(name, levels[0][name], levels[1][name], self.ratio(name, key), name in thin)
+            for name in levels[0]
+        )
 
     def ratio(self, name: str, key: int) -> Interval:
         contrast = self.layout.contrast(key, self.baseline, self.unit(name))

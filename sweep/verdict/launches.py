@@ -1,7 +1,8 @@
 """What a launch of the confirmation measured, request by request, and the figures that the verdict compares.
 
 A launch is one fresh server of one configuration under its rounds of load. All rounds are pooled: a percentile is over
-the requests of every round, a throughput over their durations together. Formulas are those of `sweep.metrics`.
+the requests of every round, a throughput over their durations together; `NAME@RATE` is over the rounds at that request
+rate. Formulas are those of `sweep.metrics`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from sweep.metric_table import Metric, parse_metric, request_limits
+from sweep.metric_table import Metric, parse_metric, rate_text, request_limits
+from sweep.metrics import enough_samples
 from sweep.records import RequestRecord
 
 Array = NDArray[np.float64]
@@ -27,7 +29,8 @@ class RoundData:
 
     A failed request is NaN in every latency, and one of a single token in `tpot_ms`. `itl_ms` holds the gaps of all
     requests one after another, `itl_counts` (n) how many of them are whose. Rounds of the same `load` had the same
-    prompts, arrivals and seeds, so their requests are comparable one by one.
+    prompts, arrivals and seeds, so their requests are comparable one by one. `rate` is the request rate, None for all
+    at once.
     """
 
     load: int
@@ -39,6 +42,7 @@ class RoundData:
     output_tokens: Array
     itl_ms: Array
     itl_counts: NDArray[np.int64]
+    rate: float | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +63,8 @@ class LaunchFigures:
 
     `resampled` (resamples x metrics) holds each metric, in the order of `metrics`, over requests drawn again: rounds
     first, requests within them second. Launches of the same loads draw the same requests, so their differences keep
-    what the prompts have in common. NaN where a metric is not defined.
+    what the prompts have in common. NaN where a metric is not defined. `thin` names the percentiles that fewer requests
+    stand behind than `samples_needed`.
     """
 
     key: int
@@ -68,6 +73,7 @@ class LaunchFigures:
     loads: tuple[int, ...]
     metrics: Mapping[str, float | None]
     resampled: Array
+    thin: frozenset[str] = frozenset()
 
 
 def from_requests(
@@ -78,8 +84,9 @@ def from_requests(
     *,
     durations_s: Mapping[int, float] | None = None,
     loads: Mapping[int, int] | None = None,
+    rates: Mapping[int, float | None] | None = None,
 ) -> Launch:
-    """A launch from stored requests. `durations_s` and `loads` go by round number.
+    """A launch from stored requests. `durations_s`, `loads` and request `rates` go by round number.
 
     Without durations a round lasts from its first send to its last token. Without loads every block is taken to have
     loads of its own, the same for all of its launches, as `sweep.workload.confirmation_plans` makes them.
@@ -91,7 +98,8 @@ def from_requests(
     for number in sorted(rounds):
         records = sorted(rounds[number], key=lambda record: record.index)
         duration_s = _duration_s(records) if durations_s is None else durations_s[number]
-        data.append(_round_data(block * 1000 + number if loads is None else loads[number], duration_s, records))
+        load = block * 1000 + number if loads is None else loads[number]
+        data.append(_round_data(load, duration_s, records, (rates or {}).get(number)))
     return Launch(key, block, order, tuple(data))
 
 
@@ -104,21 +112,30 @@ def figures_of(
     name.
     """
     metrics = [parse_metric(name) for name in dict.fromkeys(names)]
-    sample = _pool(launch.rounds, slo or {})
     loads = tuple(part.load for part in launch.rounds)
+    rates = tuple(rate_text(part.rate) for part in launch.rounds)
     resampled = np.full((resamples, len(metrics)), np.nan)
-    values: dict[str, float | None] = {}
-    if sample is None:
-        return LaunchFigures(launch.key, launch.block, launch.order, loads, dict.fromkeys(names), resampled)
+    values: dict[str, float | None] = dict.fromkeys(metric.name for metric in metrics)
+    thin: set[str] = set()
     sizes = tuple(len(part.ttft_ms) for part in launch.rounds)
-    drawn = _draws(sizes, loads, resamples, seed) if resamples else np.zeros((0, sum(sizes)), dtype=np.int32)
-    once = np.ones((1, drawn.shape[1]), dtype=drawn.dtype)
-    for column, metric in enumerate(metrics):
-        measured = float(_statistic(metric, sample, once)[0])
-        values[metric.name] = measured if math.isfinite(measured) else None
-        if resamples and values[metric.name] is not None:
-            resampled[:, column] = _statistic(metric, sample, drawn)
-    return LaunchFigures(launch.key, launch.block, launch.order, loads, values, resampled)
+    drawn = _draws(sizes, loads, rates, resamples, seed) if resamples else np.zeros((0, sum(sizes)), dtype=np.int32)
+    for at in dict.fromkeys(metric.at for metric in metrics):
+        chosen = [at in (None, rate) for rate in rates]
+        sample = _pool([part for part, keep in zip(launch.rounds, chosen, strict=True) if keep], slo or {}, at)
+        if sample is None:
+            continue
+        draws = drawn[:, np.repeat(chosen, sizes)]
+        once = np.ones((1, draws.shape[1]), dtype=draws.dtype)
+        completed = int(sample.amounts["request_throughput_per_s"].sum())
+        for column, metric in enumerate(metrics):
+            measured = float(_statistic(metric, sample, once)[0]) if metric.at == at else math.nan
+            if metric.at == at and metric.percentile is not None and not enough_samples(metric.percentile, completed):
+                thin.add(metric.name)
+            if math.isfinite(measured):
+                values[metric.name] = measured
+                if resamples:
+                    resampled[:, column] = _statistic(metric, sample, draws)
+    return LaunchFigures(launch.key, launch.block, launch.order, loads, values, resampled, frozenset(thin))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +150,7 @@ class _Sample:
     durations_s: Array
 
 
-def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float]) -> _Sample | None:
+def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float], at: str | None) -> _Sample | None:
     if not any(np.isfinite(part.ttft_ms).any() for part in rounds):
         return None
     whole = {stem: np.concatenate([getattr(part, f"{stem}_ms") for part in rounds]) for stem in _PER_REQUEST}
@@ -149,7 +166,7 @@ def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float]) -> _Sample | No
         "output_throughput_tokens_per_s": output,
         "total_throughput_tokens_per_s": output + asked,
     }
-    if limits := request_limits(slo):
+    if limits := request_limits(slo, at):
         good = done.copy()
         for stem, limit in limits.items():
             good &= np.nan_to_num(whole[stem]) <= limit
@@ -161,10 +178,10 @@ def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float]) -> _Sample | No
 def _statistic(metric: Metric, sample: _Sample, draws: NDArray[np.int32]) -> Array:
     """The metric for each row of `draws` (rows x requests: how often each request counts); NaN where not defined."""
     if metric.stat == "rate":
-        if metric.name not in sample.amounts:
+        if metric.base not in sample.amounts:
             return np.full(len(draws), np.nan)
         with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray((draws @ sample.amounts[metric.name]) / (draws @ sample.durations_s))
+            return np.asarray((draws @ sample.amounts[metric.base]) / (draws @ sample.durations_s))
     values, owner = sample.values[metric.stem], sample.owners[metric.stem]
     if not len(values):
         return np.full(len(draws), np.nan)
@@ -198,11 +215,16 @@ def _percentiles(ascending: Array, counts: NDArray[np.int32], percentile: float)
 
 
 @lru_cache(maxsize=32)
-def _draws(sizes: tuple[int, ...], loads: tuple[int, ...], resamples: int, seed: int) -> NDArray[np.int32]:
-    """How often each request is drawn (resamples x requests); a function of the loads alone, so shared by launches."""
+def _draws(
+    sizes: tuple[int, ...], loads: tuple[int, ...], rates: tuple[str, ...], resamples: int, seed: int
+) -> NDArray[np.int32]:
+    """How often each request is drawn (resamples x requests); a function of the loads alone, so shared by launches.
+    Each request rate keeps its number of rounds."""
     rng = np.random.default_rng([seed, *(load % 2**32 for load in loads)])
-    rounds = len(sizes)
-    times = rng.multinomial(rounds, [1 / rounds] * rounds, size=resamples)
+    times = np.zeros((resamples, len(sizes)), dtype=np.int64)
+    for rate in dict.fromkeys(rates):
+        places = [place for place, one in enumerate(rates) if one == rate]
+        times[:, places] = rng.multinomial(len(places), [1 / len(places)] * len(places), size=resamples)
     parts = [rng.multinomial(times[:, k] * size, [1 / size] * size) for k, size in enumerate(sizes) if size]
     return np.concatenate(parts, axis=1).astype(np.int32)
 
@@ -213,7 +235,7 @@ def _duration_s(records: Sequence[RequestRecord]) -> float:
     return max(ended) - min(sent) if ended else 0.0
 
 
-def _round_data(load: int, duration_s: float, records: Sequence[RequestRecord]) -> RoundData:
+def _round_data(load: int, duration_s: float, records: Sequence[RequestRecord], rate: float | None) -> RoundData:
     done = [record.error is None and record.ttft_ms is not None for record in records]
     ttft, e2el, output, asked = (
         np.array([np.nan if value is None else value for value in column], dtype=float)
@@ -235,4 +257,5 @@ def _round_data(load: int, duration_s: float, records: Sequence[RequestRecord]) 
         output_tokens=output,
         itl_ms=np.array([gap for part in gaps for gap in part], dtype=float),
         itl_counts=np.array([len(part) for part in gaps], dtype=np.int64),
+        rate=rate,
     )

@@ -68,12 +68,14 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class MetricLine:
-    """One metric of the baseline and of the leader, in its unit, and leader / baseline."""
+    """One metric of the baseline and of the leader, in its unit, and leader / baseline. `thin`: a percentile that too
+    few requests stand behind in a launch, see `samples_needed`."""
 
     name: str
     baseline: Interval
     leader: Interval
     ratio: Interval
+    thin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
