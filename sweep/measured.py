@@ -54,7 +54,7 @@ def measure(
     names = [tuple(dict.fromkeys((*objective.metrics_needed(), *extra))) for objective in objectives]
     every = {metric.name: metric for metric in map(parse_metric, (name for of_one in names for name in of_one))}
     columns = read_request_columns(folder, trial.number, gaps=any(one.stem == "itl" for one in every.values()))
-    parts, at = _parts(folder, trial, columns, several=any(one.at is not None for one in every.values()))
+    parts, at = parts_of(folder, trial, columns, several=any(one.at is not None for one in every.values()))
     intervals = {
         name: interval
         for name, metric in every.items()
@@ -70,10 +70,12 @@ def measure(
     return tuple(found)
 
 
-def _parts(
+def parts_of(
     folder: Path, trial: StoredTrial, columns: RequestColumns, *, several: bool
 ) -> tuple[list[Part], dict[str | None, RequestColumns]]:
-    """The rounds, or where rates do not matter all of them as one, and the requests of each rate, None for all."""
+    """The rounds, or where rates do not matter all of them as one, and the requests of each rate, None for all.
+
+    Raises HostError when the rounds cannot be read."""
     if not several:
         return [Part(columns, trial.load_s)], {None: columns}
     rounds = read_rounds(folder, trial.number)

@@ -117,7 +117,7 @@ def search_costs(
 def _interval(name: str, columns: RequestColumns) -> Interval | None:
     metric = parse_metric(name)
     # Gaps of one request are alike, so the pooled ones say too little of how sure their percentile is.
-    if metric.percentile is None or metric.stem == "itl":
+    if metric.percentile is None or metric.stem == "itl" or metric.at is not None:
         return None
     return percentile_interval(columns.samples(metric.stem), metric.percentile)
 
@@ -144,6 +144,6 @@ def _change(
         winner_interval=after_interval,
         ratio=after / before if ratio is None else ratio.value,
         ratio_interval=ratio,
-        limit=objective.slo.get(name),
+        limit=objective.limits.get(name),
         thin=thin,
     )

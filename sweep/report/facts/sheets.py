@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweep.errors import HostError
+from sweep.measured import parts_of
 from sweep.metric_table import LATENCIES, RATES
-from sweep.metrics import summarize_columns
+from sweep.metrics import summarize_parts
 from sweep.objective import Objective
 from sweep.records import EngineConfig
 from sweep.report.facts.curves import Curve, curves_of
@@ -98,7 +99,8 @@ class SheetReader:
         try:
             if trial.metrics is not None:
                 columns = read_request_columns(self.folder, trial.number)
-                metrics = summarize_columns(columns, trial.load_s, page_metrics(objective), slo=objective.slo)
+                parts, _ = parts_of(self.folder, trial, columns, several=bool(objective.rates))
+                metrics = summarize_parts(parts, page_metrics(objective), slo=objective.limits)
                 curves = curves_of(columns)
         except HostError as error:
             notes.append(str(error))
