@@ -54,6 +54,8 @@ def measure(
     names = [tuple(dict.fromkeys((*objective.metrics_needed(), *extra))) for objective in objectives]
     every = {metric.name: metric for metric in map(parse_metric, (name for of_one in names for name in of_one))}
     columns = read_request_columns(folder, trial.number, gaps=any(one.stem == "itl" for one in every.values()))
+    if not columns.completed + columns.failed:
+        return _imported(folder, trial, names)
     parts, at = parts_of(folder, trial, columns, several=any(one.at is not None for one in every.values()))
     intervals = {
         name: interval
@@ -68,6 +70,14 @@ def measure(
         kept = {name: intervals[name] for name in wanted if name in intervals}
         found.append(Measured(metrics, columns.completed, columns.failed, kept, thin, completed_at))
     return tuple(found)
+
+
+def _imported(folder: Path, trial: StoredTrial, names: Sequence[Sequence[str]]) -> tuple[Measured, ...]:
+    """A measured trial without requests came from elsewhere: its metrics are those that were stored, others None."""
+    rounds = read_rounds(folder, trial.number)
+    completed, failed = sum(one.completed for one in rounds), sum(one.failed for one in rounds)
+    stored = trial.metrics or {}
+    return tuple(Measured({name: stored.get(name) for name in of_one}, completed, failed) for of_one in names)
 
 
 def parts_of(

@@ -285,6 +285,7 @@ def _finish(
         stop_reason=outcome.stop_reason,
         front=outcome.front,
         production=production,
+        notes=outcome.notes,
         stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
         gate=outcome.gate,
         equal=outcome.equal,
