@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean
 
 from sweep.config import StudyConfig
-from sweep.metrics import summarize
+from sweep.metrics import Part, RequestColumns, summarize_parts
 from sweep.objective import Objective
 from sweep.prepare import Prepared
 from sweep.replay import Recorded, Recording, Replay, read_recording
@@ -121,11 +121,11 @@ def with_seed(found: Landscape, seed: int, changes: Mapping[str, Mapping[str, ob
 
 def metrics_of(one: Recorded, objective: Objective) -> Metrics:
     """What the objective needs of a recorded launch."""
-    names = objective.metrics_needed()
-    pooled = [request for part in one.requests for request in part]
-    duration_s = sum(part.duration_s for part in one.rounds)
-    found = summarize(pooled, duration_s, percentiles=(), slo=objective.slo, extra_names=names)
-    return {name: found[name] for name in names}
+    parts = [
+        Part(RequestColumns.of(requests), part.duration_s, part.request_rate_per_s)
+        for requests, part in zip(one.requests, one.rounds, strict=True)
+    ]
+    return summarize_parts(parts, objective.metrics_needed(), slo=objective.limits)
 
 
 def mean_metrics(found: Sequence[Metrics]) -> Metrics:

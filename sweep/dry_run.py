@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 
 from sweep.calibrated import stored_knee
-from sweep.earlier import known_trials
+from sweep.earlier import earlier_trials
 from sweep.errors import HostError
 from sweep.estimate import Estimate, estimate
 from sweep.gate import Outlook, Sums, learn, outlook
@@ -68,7 +68,7 @@ def _outlook(prepared: Prepared) -> Outlook | None:
     if not prepared.config.study.gate:
         return None
     try:
-        record = known_trials(prepared)
+        record = earlier_trials(prepared)
     except HostError:  # said where the record is looked at
         record = ()
     learned = learn(Sums(prepared.knowledge), record)

@@ -31,7 +31,7 @@ def make_proposer(prepared: Prepared, models: Mapping[str, Recipe] = MODELS) -> 
         prepared.space,
         seed=config.study.seed,
         sampler=config.study.sampler,
-        slo_names=tuple(objective.slo),
+        slo_names=tuple(objective.limits),
         front=len(objective.front),
         first=[point.flags for point in first_points(prepared)],
         guide=Guides(gate, classes),
