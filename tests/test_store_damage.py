@@ -221,7 +221,7 @@ sys.path.insert(0, sys.argv[2])
 from stored_trials import SUMMARY, complete, store
 from sweep.store import DiskFull, read_trials, set_aside_broken
 folder = Path(sys.argv[1]) / "study"
-writer = store(folder, reserve_bytes=100_000)
+writer = store(folder, reserve_bytes=300_000)
 stored = 0
 
 def append_until_full(after_each):
@@ -246,8 +246,8 @@ print(noticed, refused)
 
 
 def test_a_full_file_system_loses_no_stored_trial(tmp_path: Path) -> None:
-    """A real file system of 512 KiB, in a mount namespace of its own so that nothing has to be unmounted."""
-    mount = f"mount -t tmpfs -o size=512k none {tmp_path}"
+    """A real file system of 1 MiB, in a mount namespace of its own so that nothing has to be unmounted."""
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
     probe = subprocess.run(["unshare", "-Urm", "sh", "-c", mount], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("mounting a tmpfs in a user namespace is not permitted here")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from sweep.gpu import DeviceInfo
 from sweep.memory import GIB, Device, Model, Unknown, node_memory_bytes, read_model
+
+if TYPE_CHECKING:  # a report tells of the gate, too, and needs no driver
+    from sweep.gpu import DeviceInfo
 
 # NVML counts memory that the driver keeps for itself; CUDA, and with it vLLM, sees so much less (0.45 to 0.7 GiB on
 # RTX 4090, RTX A6000, H100 and H200, by published logs).

@@ -45,7 +45,7 @@ def put_trial(folder: Path, number: int, contents: Mapping[str, bytes]) -> None:
     """
     if trial_file(folder, "trials", number).exists():
         raise ValueError(f"trial {number} is stored already")
-    _make_folders(folder)
+    _make_folders(folder, parents=False)
     written: list[Path] = []
     try:
         for table in TABLES:
@@ -59,10 +59,11 @@ def put_trial(folder: Path, number: int, contents: Mapping[str, bytes]) -> None:
         raise
 
 
-def _make_folders(folder: Path) -> None:
+def _make_folders(folder: Path, *, parents: bool = True) -> None:
+    """`parents`: make `folder`, too. A study's folder that went away is not made anew for one trial."""
     for name in (SCRATCH, *TABLES):
         try:
-            (folder / name).mkdir(parents=True, exist_ok=True)
+            (folder / name).mkdir(parents=parents, exist_ok=True)
         except OSError as error:
             raise write_error(folder / name, error) from error
 
