@@ -1,4 +1,4 @@
-"""The manifests in clusters/ are what their readers take."""
+"""The manifests in scripts/clusters/ are what their readers take."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def manifest(name: str) -> Any:
-    return yaml.safe_load((ROOT / "clusters" / name).read_text())
+    return yaml.safe_load((ROOT / "scripts" / "clusters" / name).read_text())
 
 
 def test_ray_up_by_the_schema_of_the_installed_ray() -> None:
@@ -38,7 +38,7 @@ def test_workers_of_kuberay_have_shared_memory_and_the_devices_of_a_trial() -> N
 
 
 def test_the_script_for_slurm_can_be_read_by_bash() -> None:
-    path = ROOT / "clusters" / "slurm.sh"
+    path = ROOT / "scripts" / "clusters" / "slurm.sh"
     bash = shutil.which("bash")
     assert bash is not None
     subprocess.run([bash, "-n", str(path)], check=True)

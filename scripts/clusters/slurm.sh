@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A Ray cluster for one night on Slurm, and the study on it: sbatch clusters/slurm.sh night.yaml
+# A Ray cluster for one night on Slurm, and the study on it: sbatch scripts/clusters/slurm.sh night.yaml
 # The first node is the head and runs trials as well; the environment and the study's paths are on a shared file system.
 #SBATCH --job-name=sweep
 #SBATCH --nodes=4
@@ -9,7 +9,7 @@
 #SBATCH --time=12:00:00
 set -euo pipefail
 
-study=${1:?usage: sbatch clusters/slurm.sh STUDY.yaml}
+study=${1:?usage: sbatch scripts/clusters/slurm.sh STUDY.yaml}
 python=${SWEEP_PYTHON:-python3}
 ulimit -n 65536 || true
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
