@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,35 +14,31 @@ from rich.console import Console
 from sweep.clock import deadline_clock
 from sweep.cluster import ray_cluster, room_for, room_here
 from sweep.config import StudyConfig, load, located
-from sweep.console import print_final, print_json, shown_metrics, verdict_json
+from sweep.console import print_json
 from sweep.crew import join
 from sweep.devices import take_out_devices
 from sweep.dry_run import dry_run_json, print_dry_run
 from sweep.earlier import check_record, look_at_record
+from sweep.ending import finish, to_stderr
 from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, UserError
 from sweep.exporter import metrics_endpoint
 from sweep.fleet import check_accelerator, needs_of, without_devices
 from sweep.gpu import Gpus
 from sweep.interrupts import Interrupts, Stopped
-from sweep.measured import measure_all
-from sweep.notify import ENDED, FAILED, STOPPED, notify
+from sweep.notify import STOPPED
 from sweep.options import PlainCommand, budget_s, trials_in_all
 from sweep.planned import make_plan
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
-from sweep.report.page import page_line
-from sweep.spent import gpu_hours, spent_lines
 from sweep.store import RemoteResults, copy_missing, set_aside_broken
-from sweep.study import StudyOutcome, anything_left, at_auto_rate, conclude, run_study
+from sweep.study import anything_left, at_auto_rate, conclude, run_study
 from sweep.study_folder import StudyFolder
 from sweep.trial import SEARCHING
 from sweep.unfinished import wait_for_servers
 from sweep.views import view_of
 
-_USER_MISTAKE, _FAILED = 2, 1
-# A pipe has no width of its own; the table of trials fits here without folding.
-_PIPE_COLUMNS = 180
+_USER_MISTAKE = 2
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -98,7 +92,7 @@ def main(
     except UserError as error:
         _refuse(str(error))
     except Stopped as stopped:
-        _to_stderr(f"stopped by {stopped}; everything measured is kept, type the same command to go on")
+        to_stderr(f"stopped by {stopped}; everything measured is kept, type the same command to go on")
         code = 128 + stopped.number
     raise typer.Exit(code)
 
@@ -225,12 +219,12 @@ def _night(
         searched = sum(one.kind in SEARCHING for one in plan.finished.values())
         notices.print(f"going on: {searched} of {config.study.trials} trials are stored")
     if not anything_left(plan):
-        return _finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
+        return finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
 
     def lost_ray(lost: ClusterLost) -> int:
         wait_for_servers(folder)
         reason = f"{lost}; everything measured is kept, type the same command to go on"
-        return _finish(prepared, conclude(prepared, reason, failed=True), as_json=as_json)
+        return finish(prepared, conclude(prepared, reason, failed=True), as_json=as_json)
 
     messages = folder.path / "logs" / "ray.log"
     try:
@@ -263,89 +257,21 @@ def _night(
     except Stopped as stopped:
         wait_for_servers(folder)
         outcome = conclude(prepared, f"stopped by {stopped}", failed=False)
-        _finish(prepared, outcome, as_json=as_json, event=STOPPED, shown=as_json or bool(outcome.trials))
+        finish(prepared, outcome, as_json=as_json, event=STOPPED, shown=as_json or bool(outcome.trials))
         raise
     except ClusterLost as lost:
         return lost_ray(lost)
     if not outcome.failed:
         folder.clear_ray()
-    return _finish(prepared, outcome, as_json=as_json)
-
-
-def _finish(
-    prepared: Prepared, outcome: StudyOutcome, *, as_json: bool, event: str | None = None, shown: bool = True
-) -> int:
-    """Show what a run came to, unless there is nothing to show, and tell whom `notify` names. The exit code."""
-    production = None if outcome.production is None else str(outcome.production)
-    verdict = verdict_json(
-        outcome.recommendation,
-        study=prepared.config.study.name,
-        trials=len(outcome.trials),
-        command=outcome.command,
-        stop_reason=outcome.stop_reason,
-        front=outcome.front,
-        production=production,
-        notes=outcome.notes,
-        stood_in=None if prepared.stand_in is None else prepared.stand_in.word,
-        gate=outcome.gate,
-        equal=outcome.equal,
-    ) | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
-    if as_json:
-        print_json(verdict)
-    elif shown:
-        console = Console(highlight=False, markup=False)
-        for line in spent_lines(outcome.trials, prepared.config.gpus):
-            console.print(line, soft_wrap=True)
-        print_final(
-            console if console.is_terminal else Console(highlight=False, markup=False, width=_PIPE_COLUMNS),
-            outcome.trials,
-            outcome.recommendation,
-            command=outcome.command,
-            best_yaml=None if outcome.best_yaml is None else str(outcome.best_yaml),
-            stop_reason=outcome.stop_reason,
-            folder=str(prepared.setup.folder),
-            reads_yaml=_reads_yaml(prepared),
-            confirmed=outcome.confirmed,
-            front=outcome.front,
-            production=production,
-            gate=outcome.gate,
-            equal=outcome.equal,
-            notes=outcome.notes,
-            measured=measure_all(
-                prepared.setup.folder, outcome.trials, prepared.setup.objective, shown_metrics(outcome.trials)
-            ),
-        )
-    # After the verdict: nobody should wait for a page to hear it.
-    if as_json or shown:
-        line = page_line(prepared.setup.folder, prepared.redactor.text)
-        if as_json:
-            _to_stderr(line)
-        else:
-            print(line, flush=True)  # noqa: T201 - this is the output
-    failed = outcome.failed or outcome.recommendation.flags is None
-    for line in notify(prepared.config.notify, event or (FAILED if failed else ENDED), verdict):
-        _to_stderr(line)
-    return _FAILED if failed else 0
-
-
-def _reads_yaml(prepared: Prepared) -> str | None:
-    """What reads `best.yaml`; of a command of the user's own nobody knows what it does with `--config`."""
-    if prepared.config.serve.command is not None:
-        return None
-    env = [f"{name}={shlex.quote(value)}" for name, value in prepared.config.serve.env.items()]
-    return prepared.redactor.text(" ".join([*env, "vllm serve"]))
+    return finish(prepared, outcome, as_json=as_json)
 
 
 def _refuse_lost(lost: ClusterLost) -> None:
-    _to_stderr(str(lost))
-
-
-def _to_stderr(line: str) -> None:
-    print(f"sweep: {line}", file=sys.stderr)  # noqa: T201 - this is the output
+    to_stderr(str(lost))
 
 
 def _refuse(line: str) -> NoReturn:
-    _to_stderr(line)
+    to_stderr(line)
     raise typer.Exit(_USER_MISTAKE)
 
 

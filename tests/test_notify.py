@@ -17,11 +17,11 @@ import pytest
 from waiting import until
 
 from sweep.config import NotifySection, load
+from sweep.ending import finish
 from sweep.errors import ConfigError
 from sweep.notify import ENDED, STOPPED, check_notify, notify
 from sweep.recommend import Recommendation, Verdict
 from sweep.study import StudyOutcome
-from sweep.tune import _finish
 
 VERDICT = {
     "study": "night",
@@ -149,7 +149,7 @@ def test_a_study_tells_when_it_ends_and_when_it_is_stopped(
     prepared = produced.study(tmp_path, notify={"command": [sys.executable, "-c", code, str(told)]})
     nothing = Recommendation(Verdict.NOTHING_YET, None, None, None, None, "Nothing measured yet.")
     outcome = StudyOutcome((), nothing, None, None, None, "stopped by SIGTERM", True)
-    assert _finish(prepared, outcome, as_json=False, event=event, shown=False) == 1  # its own, not the command's
+    assert finish(prepared, outcome, as_json=False, event=event, shown=False) == 1  # its own, not the command's
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.strip().endswith("ended with exit code 1: oops")
