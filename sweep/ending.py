@@ -39,8 +39,11 @@ def finish(
         equal=outcome.equal,
     ) | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
     if as_json:
+        to_stderr(page_line(prepared.setup.folder, prepared.redactor.text))
         print_json(verdict)
     elif shown:
+        # Before the verdict: the last line of a run says why it ended.
+        print(page_line(prepared.setup.folder, prepared.redactor.text), flush=True)  # noqa: T201 - this is the output
         console = Console(highlight=False, markup=False)
         for line in spent_lines(outcome.trials, prepared.config.gpus):
             console.print(line, soft_wrap=True)
@@ -63,13 +66,6 @@ def finish(
                 prepared.setup.folder, outcome.trials, prepared.setup.objective, shown_metrics(outcome.trials)
             ),
         )
-    # After the verdict: nobody should wait for a page to hear it.
-    if as_json or shown:
-        line = page_line(prepared.setup.folder, prepared.redactor.text)
-        if as_json:
-            to_stderr(line)
-        else:
-            print(line, flush=True)  # noqa: T201 - this is the output
     failed = outcome.failed or outcome.recommendation.flags is None
     for line in notify(prepared.config.notify, event or (FAILED if failed else ENDED), verdict):
         to_stderr(line)

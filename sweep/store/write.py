@@ -45,7 +45,7 @@ def put_trial(folder: Path, number: int, contents: Mapping[str, bytes]) -> None:
     """
     if trial_file(folder, "trials", number).exists():
         raise ValueError(f"trial {number} is stored already")
-    _make_folders(folder, parents=False)
+    _make_folders(folder)
     written: list[Path] = []
     try:
         for table in TABLES:
@@ -59,11 +59,10 @@ def put_trial(folder: Path, number: int, contents: Mapping[str, bytes]) -> None:
         raise
 
 
-def _make_folders(folder: Path, *, parents: bool = True) -> None:
-    """`parents`: make `folder`, too. A study's folder that went away is not made anew for one trial."""
+def _make_folders(folder: Path) -> None:
     for name in (SCRATCH, *TABLES):
         try:
-            (folder / name).mkdir(parents=parents, exist_ok=True)
+            (folder / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise write_error(folder / name, error) from error
 
@@ -123,7 +122,12 @@ class Store:
         nothing of this trial left and all others untouched; ValueError when the trial is stored already or does not fit
         the schema. A trial that finds the disk full goes into the reserve, and `check_room` then stops the next one.
         """
-        put_trial(self._folder, result.spec.number, self.encoded(result, engine_summary, telemetry))
+        contents = self.encoded(result, engine_summary, telemetry)
+        try:
+            self._folder.stat()  # a study's folder that went away is not made anew for one trial
+        except OSError as error:
+            raise write_error(self._folder, error) from error
+        put_trial(self._folder, result.spec.number, contents)
 
     def encoded(
         self, result: TrialResult, engine_summary: Mapping[str, float | None], telemetry: Sequence[TelemetryRow] = ()
