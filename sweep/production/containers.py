@@ -13,7 +13,8 @@ from typing import Any
 from sweep.production.host_files import yaml_text
 from sweep.production.serving import PORT, Serving
 
-_HUB_CACHE = "/root/.cache/huggingface"
+# Where a container keeps what it downloads, if the study says nothing of it.
+_HUB_CACHE = "/var/cache/huggingface"
 _PROBE = f"import urllib.request; urllib.request.urlopen('http://127.0.0.1:{PORT}/health', timeout=5)"
 _EVERY_S = 10
 _HUB_TOKEN = "HF_TOKEN"
@@ -22,19 +23,21 @@ CHART = "0.1.12"
 
 def compose(serving: Serving) -> str:
     """A compose file; the port is open on this machine alone."""
+    hub = serving.env.get("HF_HOME", _HUB_CACHE)
     service: dict[str, Any] = {
         "image": serving.image,
         "entrypoint": ["vllm", "serve"],
         "command": [_dollars(word) for word in (serving.model, *serving.words)],
         "ports": [f"127.0.0.1:{PORT}:{PORT}"],
         "environment": {
+            **({"HF_HOME": hub} if serving.from_hub else {}),
             **{name: _dollars(value) for name, value in sorted(serving.env.items())},
             **{name: f"${{{name}:?is a secret, set it in the environment}}" for name in serving.secrets},
             **({_HUB_TOKEN: f"${{{_HUB_TOKEN}:-}}"} if _needs_token(serving) else {}),
         },
         "volumes": [
             *({"type": "bind", "source": str(p), "target": str(p), "read_only": True} for p in serving.mounts),
-            *([{"type": "volume", "source": "hub", "target": _HUB_CACHE}] if serving.from_hub else []),
+            *([{"type": "volume", "source": "hub", "target": _dollars(hub)}] if serving.from_hub else []),
         ],
         "ipc": "host",
         "restart": "unless-stopped",
