@@ -25,11 +25,11 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import fake_study  # noqa: E402
+from clusters import cluster  # noqa: E402
 from hits import lasting  # noqa: E402
 from scale_world import BEST, long_night, night, ray_cost  # noqa: E402
 from waiting import until  # noqa: E402
 
-from clusters import cluster  # noqa: E402
 from sweep.journal import read_progress  # noqa: E402
 from sweep.store import read_trials  # noqa: E402
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import fake_study
 import pytest
+from clusters import Cluster, cluster, hides
 from hits import lasting
 from waiting import until
 
-from clusters import Cluster, cluster, hides
 from sweep.journal import read_progress
 from sweep.store import StoredTrial, read_requests, read_trials
 from sweep.trial import TrialKind, TrialStatus
