@@ -72,6 +72,16 @@ def write_error(path: Path, error: OSError) -> WriteFailed:
     return WriteFailed(path, error.errno, f"cannot write {path}: {error.strerror or error}")
 
 
+def disk_is_full(error: BaseException) -> bool:
+    """Whether that error, or one that it was raised for, is a full disk, a used-up quota or the limit on file sizes."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, DiskFull) or (isinstance(link, OSError) and link.errno in _FULL):
+            return True
+        link = link.__cause__ or link.__context__
+    return False
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in `folder` survive a power cut, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -35,7 +36,8 @@ class Progress:
 class Journal:
     """The story of one trial over all its attempts, those of a worker or a study that was killed included.
 
-    Every string passes `redact` before it is written.
+    Every string passes `redact` before it is written. What cannot be written is kept in `events` all the same, and the
+    first reason why not in `trouble`: a full disk must not keep a trial from stopping its server.
     """
 
     def __init__(self, folder: Path, number: int, *, redact: Callable[[str], str]) -> None:
@@ -45,7 +47,9 @@ class Journal:
         self._folder, self._number, self.redact = folder, number, redact
         self._began_s = time.monotonic()
         self._progress: Progress | None = None
-        folder.mkdir(parents=True, exist_ok=True)
+        self.trouble: OSError | None = None
+        with self._writing():
+            folder.mkdir(parents=True, exist_ok=True)
 
     def begin_attempt(self, attempt: int) -> None:
         """Times of events count from here."""
@@ -97,15 +101,23 @@ class Journal:
             **texts,  # type: ignore[arg-type]  # the names and types are those of Event
         )
         self.events.append(event)
-        with (self._folder / EVENTS).open("a", encoding="utf-8") as file:
+        with self._writing(), (self._folder / EVENTS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(event)) + "\n")
 
     def _show(self, progress: Progress) -> None:
         self._progress = progress
         target = self._folder / PROGRESS
         temporary = target.with_suffix(".tmp")
-        temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")
-        temporary.replace(target)
+        with self._writing():
+            temporary.write_text(json.dumps(asdict(progress)), encoding="utf-8")
+            temporary.replace(target)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.trouble = self.trouble or error
 
 
 def read_progress(folder: Path) -> Progress | None:

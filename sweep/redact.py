@@ -6,6 +6,7 @@ secret stands (`--api-key X`, `HF_TOKEN=X`, `Bearer X`), and shapes that give a 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -97,9 +98,7 @@ class Redactor:
             return
         clean = [self.text(line) for line in lines]
         if clean != lines:
-            fresh = path.with_name(path.name + ".clean")
-            fresh.write_text("".join(clean), encoding="utf-8", errors="surrogateescape")
-            fresh.replace(path)
+            _rewrite(path, "".join(clean).encode("utf-8", "surrogateescape"))
 
     def argv(self, words: Sequence[str]) -> tuple[str, ...]:
         """The words of a command without secrets, one word for each word given."""
@@ -132,6 +131,22 @@ class Redactor:
 
     def __repr__(self) -> str:
         return "Redactor()"
+
+
+def _rewrite(path: Path, content: bytes) -> None:
+    """Replace a log: in its own place where the disk is full, and rather none than one with secrets."""
+    fresh = path.with_name(path.name + ".clean")
+    try:
+        fresh.write_bytes(content)
+        fresh.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        try:
+            path.write_bytes(content)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _hide_value(match: re.Match[str]) -> str:

@@ -17,7 +17,7 @@ from ray import tune
 from ray.exceptions import RayError
 from ray.tune.error import TuneError
 
-from sweep.atomic_file import WriteFailed
+from sweep.atomic_file import WriteFailed, disk_is_full
 from sweep.best_yaml import write_best_yaml
 from sweep.calibrated import auto_rate, calibration_lines
 from sweep.cluster import first_line
@@ -175,7 +175,7 @@ def run_study(
         tuner.fit()
     except (RayError, TuneError, RuntimeError, OSError) as error:
         # The last two: what Ray raises when its own files or processes fail it. Ours do not pass through here.
-        raise ClusterLost(f"Ray Tune gave up: {first_line(error)}") from error
+        raise ClusterLost(why_tune_gave_up(error)) from error
     if plan.stop_reason is None and not plan.paused:
         raise ClusterLost("Ray Tune ended before the study did")
     return conclude(prepared, plan.stop_reason, failed=plan.failed)
@@ -241,6 +241,13 @@ def _searcher(
         on_elsewhere=(lambda _finished: None) if crew is None else crew.failed,
         stranded=(lambda _spec: False) if crew is None else crew.never_started,
     )
+
+
+def why_tune_gave_up(error: Exception) -> str:
+    """Why Ray Tune ended: its own files lie in the study's folder, so that a full disk may be met there first."""
+    if disk_is_full(error):
+        return f"The disk is full, so that Ray Tune gave up: {first_line(error)}; make room"
+    return f"Ray Tune gave up: {first_line(error)}"
 
 
 def _umask() -> int:

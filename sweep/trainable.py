@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ from typing import Any, Self
 import ray
 from ray import tune
 
+from sweep.atomic_file import disk_is_full
 from sweep.errors import HostError, HostNotReady
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.handover import Spool
@@ -175,5 +175,4 @@ def how_to_go_on(error: HostError | HostNotReady | OSError) -> str | None:
     """What to do about something that could not be written; None where its own words say it."""
     if isinstance(error, DiskFull):
         return None
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"{'make room' if full else 'mend that'}, then type the same command again"
+    return f"{'make room' if disk_is_full(error) else 'mend that'}, then type the same command again"

@@ -185,3 +185,12 @@ def test_a_log_of_somebody_else_is_cleaned(tmp_path: Path) -> None:
     assert log.read_bytes() == b"start\nargs: api_key=[redacted]\n\xff\xfe odd bytes\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["server.log"]
     Redactor({}).file(tmp_path / "absent.log")
+
+
+def test_a_log_is_cleaned_on_a_full_disk_too(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    log.write_text("args: api_key=sesame-open-4711\n")
+    (tmp_path / "server.log.clean").symlink_to("/dev/full")
+    Redactor({"FOO_API_KEY": "sesame-open-4711"}).file(log)
+    assert log.read_text() == "args: api_key=[redacted]\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["server.log"]

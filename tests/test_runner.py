@@ -309,6 +309,20 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
+def test_disk_that_fills_up_neither_keeps_the_server_nor_takes_the_measurement(bench: Bench) -> None:
+    logs = bench.folder / "logs" / "0000"
+    logs.mkdir(parents=True)
+    (logs / "progress.tmp").symlink_to("/dev/full")
+    outcome = bench.run()
+    assert outcome.result.status is TrialStatus.COMPLETE
+    assert [event.phase for event in outcome.result.events if event.kind == "phase"][-2:] == ["load", "stop"]
+    failed = bench.run({"log": "", "exit_code": 1})
+    assert failed.result.failure is not None
+    assert failed.result.failure.policy == "host"
+    assert failed.result.failure.line == "[Errno 28] No space left on device"
+    assert "The disk is full" in failed.result.failure.advice
+
+
 def test_stale_server_is_never_measured(bench: Bench, shared: TrialSetup) -> None:
     script = bench.folder.parent / "stale.py"
     script.write_text(STALE)

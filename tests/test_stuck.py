@@ -27,7 +27,6 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
 
-@pytest.mark.xfail(reason="known fault: did not end within 180 s under load", strict=False)
 def test_its_device_is_taken_out_and_what_was_measured_is_kept(tmp_path: Path) -> None:
     if compiler() is None:
         pytest.skip("no C compiler to build the NVML library")
@@ -41,7 +40,8 @@ def test_its_device_is_taken_out_and_what_was_measured_is_kept(tmp_path: Path) -
     path = fake_study.write(tmp_path / "study.yaml", content)
     try:
         with hung_disk(disk):
-            done = fake_study.tune(path, timeout_s=180, **environment)
+            # Two Rays are started one after the other, each with a worker that imports everything; the rest is 10 s.
+            done = fake_study.tune(path, timeout_s=600, **environment)
             stuck = json_file(pid_file)
             assert alive([stuck])
     except OSError as error:

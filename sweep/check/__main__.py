@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -44,10 +44,10 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         given = _parser().parse_args(words)
         launches = Launches(_count("--launches", given.launches), _count("--max-launches", given.max_launches))
-        budget_s = None if given.time_budget is None else _duration_s(given.time_budget)
+        time_left_s = clock(None if given.time_budget is None else _duration_s(given.time_budget))
         with Interrupts() as interrupts, Gpus() as gpus:
             subject = open_subject(given.study, gpus, launches)
-            return _check(subject, gpus, interrupts, budget_s, as_object=given.json)
+            return _check(subject, gpus, interrupts, time_left_s, as_object=given.json)
     except UserError as error:
         _say(str(error))
         return _CANNOT_TELL
@@ -56,7 +56,9 @@ def main(words: Sequence[str] | None = None) -> int:
         return 128 + stopped.number
 
 
-def _check(subject: Subject, gpus: Gpus, interrupts: Interrupts, budget_s: float | None, *, as_object: bool) -> int:
+def _check(
+    subject: Subject, gpus: Gpus, interrupts: Interrupts, time_left_s: Callable[[], float], *, as_object: bool
+) -> int:
     prepared = subject.prepared
     # The study's lock as well: its own night and a check would measure each other.
     with StudyFolder.open(subject.folder.parent, subject.folder.name), _folder(subject) as folder:
@@ -69,7 +71,7 @@ def _check(subject: Subject, gpus: Gpus, interrupts: Interrupts, budget_s: float
             _say(line)
         for line in subject.changed.incomparable:
             _say(f"changed since the study: {line}")
-        session = Session(subject, folder, gpus, interrupts, clock(budget_s), _say)
+        session = Session(subject, folder, gpus, interrupts, time_left_s, _say)
         try:
             session.run()
         except HostNotReady as error:  # what could not be stored was not measured

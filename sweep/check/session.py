@@ -149,8 +149,8 @@ class Session:
     def _cut(self, launches: list[Finished], config: StudyConfig) -> str | None:
         """Why no further launch makes sense; None while one does."""
         whole = [one.total_s or 0.0 for one in launches if one.status is TrialStatus.COMPLETE]
-        left_s = self.time_left_s()
-        if left_s <= 0 or (whole and max(whole) * _MARGIN > left_s):
+        left_s, each_s = self.time_left_s(), max(whole, default=self.subject.launch_s or 0.0)
+        if left_s <= 0 or each_s * _MARGIN > left_s:
             return "the time is out"
         last = launches[-config.study.stop_after_same_failure :]
         if launches and launches[-1].policy in NEEDS_A_PERSON:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import statistics
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,8 @@ from sweep.prepare import Prepared, prepare
 from sweep.recommend import Recommendation, Verdict, recommend
 from sweep.redact import REDACTED
 from sweep.report.source import folder_of
-from sweep.trial import Flags
+from sweep.search_space import flags_key
+from sweep.trial import Finished, Flags, TrialStatus
 
 _SETTINGS = "study.json"
 
@@ -37,7 +39,8 @@ class Launches:
 class Subject:
     """A study whose recommendation is measured again. `prepared` is the study as this machine has it today, `folder`
     its results. `said` is what it recommended, with `then` where that was confirmed. `changed` is how the fingerprint
-    of today differs from the study's: an upgrade is the reason to check.
+    of today differs from the study's: an upgrade is the reason to check. `launch_s` is how long such a launch took in
+    the study, None where none was measured to its end.
     """
 
     prepared: Prepared
@@ -46,6 +49,7 @@ class Subject:
     said: Recommendation
     then: Confirmed | None
     changed: Differences
+    launch_s: float | None = None
 
     @property
     def recommended(self) -> Flags:
@@ -79,7 +83,19 @@ def open_subject(study: str, gpus: Gpus, launches: Launches) -> Subject:
         raise UserError(
             f"{study}: {unknown[0]} is no longer searched by the study file; name the folder {folder} instead"
         )
-    return Subject(prepared, folder, known[0].flags, said, then, _changed(folder, prepared.fingerprint))
+    changed = _changed(folder, prepared.fingerprint)
+    return Subject(prepared, folder, known[0].flags, said, then, changed, _launch_s(known.values(), said.flags))
+
+
+def _launch_s(known: Collection[Finished], recommended: Flags) -> float | None:
+    """What a launch of the baseline or of the recommendation took in the study: the median."""
+    ours = {flags_key(recommended), *(flags_key(one.flags) for one in known if one.number == 0)}
+    whole = [
+        one.total_s
+        for one in known
+        if one.status is TrialStatus.COMPLETE and one.total_s and flags_key(one.flags) in ours
+    ]
+    return statistics.median(whole) if whole else None
 
 
 def _located(study: str) -> tuple[Path, StudyConfig, Path]:

@@ -129,9 +129,11 @@ def _start(address: str | None, gpus: int | None) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of Ray says in one line; its messages go on for pages."""
+    """What an error of Ray says in one line; its messages go on for pages, and some are a whole traceback."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if lines[0].startswith("Traceback (") else lines[0]
 
 
 def _divert_messages(log: Path) -> None:

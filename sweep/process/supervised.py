@@ -53,7 +53,7 @@ class SupervisedProcess:
         self._exit_code: int | None = None
         self._ended: StopReport | None = None
         self._stop_asked_at: float | None = None
-        self._failed: str | None = None
+        self._failed: OSError | None = None
 
     @classmethod
     def start(
@@ -181,7 +181,8 @@ class SupervisedProcess:
             self._drain()
             if self._failed is not None or self._ended is not None or time.monotonic() > deadline:
                 self._record_path.unlink(missing_ok=True)
-                raise HostError(f"cannot start {job['argv'][0]!r}: {self._failed or 'its supervisor ended'}")
+                why = "its supervisor ended" if self._failed is None else self._failed.strerror
+                raise HostError(f"cannot start {job['argv'][0]!r}: {why}") from self._failed
             if not self._record:
                 self._listen(1.0)
 
@@ -215,7 +216,7 @@ class SupervisedProcess:
             case "started":
                 self._record = said["record"]
             case "failed":
-                self._failed = said["error"]
+                self._failed = OSError(said["errno"], said["error"])
             case "exited":
                 self._exit_code = said["code"]
             case "ended":

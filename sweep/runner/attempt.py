@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweep.atomic_file import disk_is_full
 from sweep.diagnosis import Diagnosis, Evidence, diagnose
 from sweep.errors import LoadFailed, ServerDied, SweepError, TeardownFailed
 from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
@@ -248,7 +249,8 @@ class Attempt:
             if by_client.line is not None:
                 diagnosis = by_client
         if diagnosis.line is None:  # no log tells: our own words are the evidence
-            diagnosis = dataclasses.replace(diagnosis, line=str(error).splitlines()[0] if str(error) else None)
+            told = str(error if self._no_room is None or disk_is_full(error) else self._no_room)
+            diagnosis = dataclasses.replace(diagnosis, line=told.splitlines()[0] if told else None)
         outcome.failure = diagnosis
         self._journal.note(
             "failed",
@@ -259,6 +261,12 @@ class Attempt:
             retryable=diagnosis.retryable,
             advice=diagnosis.advice,
         )
+
+    @property
+    def _no_room(self) -> OSError | None:
+        """The full disk that the journal met: a quota and a limit on files are full while the disk has room."""
+        trouble = self._journal.trouble
+        return trouble if trouble is not None and disk_is_full(trouble) else None
 
     def _evidence(self, error: Exception, log: Path, phase: str | None = None) -> Evidence:
         exit_code = self._outcome.exit_code
@@ -272,7 +280,7 @@ class Attempt:
             reason=reason_of(error),
             memory_before_gib=self._memory_before_gib,
             memory_total_gib=max((d.memory_total_gib or 0.0 for d in self._devices), default=None),
-            disk_free_gib=free_gib(self._setup.folder),
+            disk_free_gib=free_gib(self._setup.folder) if self._no_room is None else 0.0,
             shm_free_gib=free_gib(Path("/dev/shm")),
         )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 
-from sweep.atomic_file import DiskFull, WriteFailed
+from sweep.atomic_file import WriteFailed, disk_is_full
 from sweep.errors import HostError, HostNotReady, LoadFailed, ServerDied, ServerNotReady, TeardownFailed
 
 
@@ -29,12 +28,12 @@ def phase_of(error: Exception) -> str:
 
 def reason_of(error: Exception) -> str | None:
     """The word that `diagnosis` has for that error, None for one that only a log can explain."""
+    if disk_is_full(error):
+        return "disk_full"
     if isinstance(error, LoadFailed):
         return error.reason
-    if isinstance(error, OSError):
-        return "disk_full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-    if isinstance(error, WriteFailed):
-        return "disk_full" if isinstance(error, DiskFull) else None
+    if isinstance(error, (OSError, WriteFailed)):
+        return None
     words: dict[type[Exception], str] = {
         ServerDied: "server_died",
         ServerNotReady: "timeout_ready",
