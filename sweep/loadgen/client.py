@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from sweep.errors import LoadFailed
 from sweep.loadgen.command import STARTUP_ALLOWANCE_S, LoadJob, client_argv, sends_test_request
 from sweep.loadgen.consistency import check_consistency
+from sweep.loadgen.kept import CLIENT_ENV, KeptClient, KeptRun
 from sweep.loadgen.progress import ProgressBar, RequestClock
 from sweep.loadgen.result_file import read_result
 from sweep.process import SupervisedProcess
@@ -17,8 +18,6 @@ from sweep.records import RequestRecord
 from sweep.workload import Round
 
 _POLL_S = 0.25
-# The bar is the only sign of progress: drawn at each finished request, 80 bytes, and not when it pleases.
-_CLIENT_ENV = {"PYTHONUNBUFFERED": "1", "TQDM_MININTERVAL": "0", "TQDM_MINITERS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,7 @@ def run(
     job: LoadJob,
     *,
     still_alive: Callable[[], bool],
+    kept: KeptClient | None = None,
     on_begin: Callable[[], None] | None = None,
     on_tick: Callable[[], None] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
@@ -66,21 +66,16 @@ def run(
 
     `still_alive` says whether the server lives; it and `on_tick` are called four times a second, `on_begin` once, when
     the client's start-up is over, `on_progress` with the requests finished and planned whenever that changes. What
-    `on_tick` raises ends the load. The client never outlives this call. Raises LoadFailed with a reason of REASONS,
-    FlagError for flags it cannot be given, HostError when the command cannot be executed.
+    `on_tick` raises ends the load. `kept`, as long as it is usable, spares the client its imports. The client never
+    outlives this call. Raises LoadFailed with a reason of REASONS, FlagError for flags it cannot be given, HostError
+    when the command cannot be executed.
     """
     argv = client_argv(job)
     job.folder.mkdir(parents=True, exist_ok=True)
     job.result_path.unlink(missing_ok=True)
     bar = ProgressBar(job.log_path, len(job.plan.prompts))
     began = time.monotonic()
-    process = SupervisedProcess.start(
-        argv,
-        env={**_CLIENT_ENV, **job.env},
-        log_path=job.log_path,
-        record_path=job.record_path,
-        stop_timeout_s=job.stop_timeout_s,
-    )
+    process = _start(argv, job, kept)
     begun: list[float] = []
 
     def note_begin() -> None:
@@ -107,9 +102,21 @@ def run(
     return LoadOutcome(requests, duration_s, summary, took_s, begun[0] if begun else ended - duration_s, remarks)
 
 
+def _start(argv: tuple[str, ...], job: LoadJob, kept: KeptClient | None) -> SupervisedProcess | KeptRun:
+    if kept is not None and kept.usable:
+        return kept.begin(argv)
+    return SupervisedProcess.start(
+        argv,
+        env={**CLIENT_ENV, **job.env},
+        log_path=job.log_path,
+        record_path=job.record_path,
+        stop_timeout_s=job.stop_timeout_s,
+    )
+
+
 def _watch(
     job: LoadJob,
-    process: SupervisedProcess,
+    process: SupervisedProcess | KeptRun,
     bar: ProgressBar,
     still_alive: Callable[[], bool],
     on_begin: Callable[[], None],

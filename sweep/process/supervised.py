@@ -66,12 +66,14 @@ class SupervisedProcess:
         cwd: Path | None = None,
         stop_timeout_s: float = 30.0,
         kill_wait_s: float = supervisor.KILL_WAIT_S,
+        pass_fds: Sequence[int] = (),
     ) -> SupervisedProcess:
         """Start `argv` with exactly `env`, in a new session, standard output and error appended to `log_path`.
 
         `record_path` names the file that says what runs (a name beside it if there is one already); it is gone again
         after a clean end. `stop_timeout_s` is the longest wait between SIGTERM and SIGKILL, `kill_wait_s` the longest
-        one for SIGKILL to work. Raises HostError when the command cannot be executed.
+        one for SIGKILL to work. The command also gets the descriptors `pass_fds`, under their numbers. Raises HostError
+        when the command cannot be executed.
         """
         log_path, record_path = log_path.absolute(), record_path.absolute()
         own = supervisor.look(os.getpid())
@@ -99,6 +101,7 @@ class SupervisedProcess:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     bufsize=0,
+                    pass_fds=pass_fds,
                     start_new_session=True,  # a Ctrl-C on the terminal is for the owner alone
                 )
         except OSError as error:

@@ -16,7 +16,7 @@ from sweep.diagnosis import Diagnosis, Evidence, diagnose
 from sweep.errors import LoadFailed, ServerDied, SweepError, TeardownFailed
 from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
 from sweep.journal import Journal
-from sweep.loadgen import LoadJob
+from sweep.loadgen import KeptClient, LoadJob, can_be_kept
 from sweep.metrics import engine_config_from_log, parse_engine_config
 from sweep.records import EngineConfig, EngineSample
 from sweep.runner.engine_watch import EngineWatch
@@ -106,8 +106,8 @@ class Attempt:
                 stop_timeout_s=setup.stop_timeout_s,
             )
             self._journal.enter(Phase.START)
-            with self._telemetry(), self._running(launch) as server:
-                self._measure(server, api_key)
+            with self._telemetry(), self._running(launch) as server, self._client(api_key) as kept:
+                self._measure(server, api_key, kept)
 
     def _wait_for_clean_devices(self) -> None:
         """The gate before a launch. Raises HostNotReady that names what is in the way."""
@@ -131,7 +131,7 @@ class Attempt:
         names = (self._setup.visible_devices() or "").split(",")
         return tuple(name.strip() for name in names if name.strip())
 
-    def _measure(self, server: VllmServer, api_key: str) -> None:
+    def _measure(self, server: VllmServer, api_key: str, kept: KeptClient | None) -> None:
         setup, journal = self._setup, self._journal
         self._outcome.startup_s = server.wait_ready()
         journal.enter(Phase.READY)
@@ -141,7 +141,9 @@ class Attempt:
             def job(number: int, share_needed: float) -> LoadJob:
                 return self._load_job(server, api_key, number, share_needed)
 
-            rounds = RoundsRunner(self._spec, setup, journal, server, watch, job, self._hooks, self._outcome.remarks)
+            rounds = RoundsRunner(
+                self._spec, setup, journal, server, watch, job, self._hooks, kept, self._outcome.remarks
+            )
             try:
                 if (warmup := setup.plan_for(self._spec).warmup) is not None:
                     journal.enter(Phase.WARMUP)
@@ -167,7 +169,7 @@ class Attempt:
             number=number,
             plan=setup.plan_for(spec).rounds[number],
             file=setup.write_round(number, spec),
-            env=child_environment(os.environ, visible_devices="", extra=setup.client_env, api_key=api_key),
+            env=self._client_env(api_key),
             folder=setup.log_folder(spec.number),
             name=f"round-{number}-{self._journal.attempt}",
             log_path=self.client_log,
@@ -179,6 +181,26 @@ class Attempt:
             min_success_share=share_needed,
             flags=setup.client_flags,
         )
+
+    def _client_env(self, api_key: str) -> dict[str, str]:
+        return child_environment(os.environ, visible_devices="", extra=self._setup.client_env, api_key=api_key)
+
+    @contextmanager
+    def _client(self, api_key: str) -> Iterator[KeptClient | None]:
+        """The load client of all rounds, which imports while the server starts; None where that cannot be done."""
+        if not can_be_kept(self._setup.client_command):
+            yield None
+            return
+        kept = KeptClient.start(
+            self._setup.client_command,
+            env=self._client_env(api_key),
+            log_path=self.client_log,
+            record_path=self._record("client"),
+        )
+        try:
+            yield kept
+        finally:
+            kept.stop()
 
     def _read_engine_config(self, server: VllmServer) -> EngineConfig:
         """From `/metrics`; from the start-up log where older versions have only that."""

@@ -15,7 +15,7 @@ from sweep.errors import LoadFailed, ServerDied, SweepError
 from sweep.gpu import judge
 from sweep.journal import Journal
 from sweep.knee import find_knee, next_rung
-from sweep.loadgen import LoadJob, LoadOutcome
+from sweep.loadgen import KeptClient, LoadJob, LoadOutcome
 from sweep.loadgen import run as run_load
 from sweep.metrics import summarize, summarize_engine
 from sweep.records import EngineSample, RequestRecord, RoundRecord
@@ -44,7 +44,8 @@ class CutShort(SweepError):
 class RoundsRunner:
     """Sends every round of a trial's load to its ready server.
 
-    `job` makes the client's job of a round from its number and the share of its requests that must succeed.
+    `job` makes the client's job of a round from its number and the share of its requests that must succeed. `kept`
+    spares the client its imports in every round.
     """
 
     spec: TrialSpec
@@ -54,6 +55,7 @@ class RoundsRunner:
     watch: EngineWatch
     job: Callable[[int, float], LoadJob]
     hooks: Hooks
+    kept: KeptClient | None = None
     remarks: list[str] = field(default_factory=list)
     _requests: list[tuple[RequestRecord, ...]] = field(default_factory=list)
     _rounds: list[RoundRecord] = field(default_factory=list)
@@ -152,6 +154,7 @@ class RoundsRunner:
         return run_load(
             self.job(number, self._share_needed(number)),
             still_alive=lambda: self.server.exit_code() is None,
+            kept=self.kept,
             on_begin=begin,
             on_tick=tick,
             on_progress=progress,

@@ -76,12 +76,22 @@ def usual_of(folder: Path, number: int = 0) -> dict[str, float]:
 
 
 def recorded_pids(record: Path) -> Callable[[], list[int]]:
-    """A function that gives the process of a record file (see `sweep.process`) while it runs, else nothing."""
+    """A function that gives the process of a record file (see `sweep.process`) and its children while it runs, else
+    nothing."""
 
     def pids() -> list[int]:
         try:
-            return [int(json.loads(record.read_text(encoding="utf-8"))["child"][0])]
+            pid = int(json.loads(record.read_text(encoding="utf-8"))["child"][0])
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             return []
+        return [pid, *_children(pid)]
 
     return pids
+
+
+def _children(pid: int) -> list[int]:
+    """A kept client's load runs in a fork of it. Empty on a kernel that does not list children."""
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except (OSError, ValueError):
+        return []
