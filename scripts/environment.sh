@@ -5,6 +5,8 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 # An active environment of something else must not leak in.
 unset VIRTUAL_ENV PYTHONHOME PYTHONPATH CONDA_PREFIX
+# Without compiled files each of the hundreds of processes of a test run compiles all it imports.
+unset PYTHONDONTWRITEBYTECODE
 python=$root/.venv/bin/python
 
 find_python() {

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from ray.tune.logger import TBXLoggerCallback
-from tensorboardX.proto.event_pb2 import Event
 
 from sweep.trainable import numbers_of
 from sweep.trial import Finished, TrialKind, TrialStatus
@@ -30,6 +29,8 @@ class RaysTrial:
 
 def scalars(folder: Path) -> dict[str, float]:
     """The scalars of an event file: records of length, checksum, event, checksum."""
+    from tensorboardX.proto.event_pb2 import Event  # it imports torch, which no other test needs
+
     (path,) = folder.glob("events.out.tfevents.*")
     content, place, found = path.read_bytes(), 0, {}
     while place < len(content):
@@ -40,6 +41,7 @@ def scalars(folder: Path) -> dict[str, float]:
     return found
 
 
+@pytest.mark.night  # imports torch
 @pytest.mark.parametrize("status", [TrialStatus.COMPLETE, TrialStatus.INFEASIBLE])
 def test_tensorboard_has_the_score_and_the_metrics(tmp_path: Path, status: TrialStatus) -> None:
     measured = status is TrialStatus.COMPLETE
