@@ -119,6 +119,14 @@ def test_a_search_of_which_all_is_refused_ends() -> None:
     proposer = Proposer(few, seed=3, guide=Guides(gate=gate), on_passed_over=passed.append)
     assert proposer.propose(1) is None
     assert passed
+    assert proposer.ended(1) == (
+        "every combination of the search space is known or refused as unable to work (12 refused)"
+    )
+    endless_space = space({"max-num-seqs": PARAMETERS["max-num-seqs"], "gpu-memory-utilization": {
+        "type": "float", "low": 0.3, "high": 0.9}})  # fmt: skip
+    proposer = Proposer(endless_space, seed=3, sampler="random", guide=Guides(gate=gate))
+    assert proposer.propose(1) is None
+    assert proposer.ended(1) == "no new combination that may be launched was found in 5,000 random draws"
 
 
 def test_the_outlook_of_a_space() -> None:

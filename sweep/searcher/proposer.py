@@ -149,13 +149,25 @@ class Proposer:
         return self._unseen(number, random.Random(_seed(self._seed, number, "random")), taken)
 
     def ended(self, number: int) -> str:
-        """Why nothing was proposed for trial `number`."""
+        """Why nothing was proposed for trial `number`, and what became of the combinations that were not launched."""
         if (verdict := self._guide.verdict(number)) is not None:
             return verdict
-        passed = [one for points in self._passed.values() for one in points.values() if not one.audited]
-        refused, same = any(one.refusal for one in passed), any(one.same for one in passed)
-        others = [*(["cannot work"] if refused else []), *(["shares another's measurement"] if same else [])]
-        return f"every combination of the search space is known{''.join(f' or {one}' for one in others)}"
+        if not (self._countable() or self._sampler == "grid"):
+            return f"no new combination that may be launched was found in {_MANY_DRAWS:,} random draws"
+        left = [dict(point) for point in self._space.points() if self._free(point, self._used)]
+        refused = sum(self._guide.refusal(number, point) is not None for point in left)
+        shared = len(left) - refused
+        others = (
+            (refused, " or refused as unable to work", "refused"),
+            (shared, " or shares another's measurement", "shared"),
+        )
+        words = "".join(word for count, word, _ in others if count)
+        counts = ", ".join(f"{count} {what}" for count, _, what in others if count)
+        return f"every combination of the search space is known{words}{f' ({counts})' if counts else ''}"
+
+    def _countable(self) -> bool:
+        size = self._space.size()
+        return size is not None and size <= _ENUMERABLE
 
     def seen(self) -> list[FrozenTrial]:
         """What a sampler sees of what was told, in the order of trial numbers (Optuna's number is ours plus one)."""
@@ -235,8 +247,7 @@ class Proposer:
 
     def _unseen(self, number: int, rng: random.Random, taken: set[Key]) -> dict[str, Flag] | None:
         """A random valid point that is not taken; None when there is none left."""
-        size = self._space.size()
-        countable = size is not None and size <= _ENUMERABLE
+        countable = self._countable()
         settled = self._guide.settled(number)
         tried: set[Key] = set(taken)
         for _ in range(_FEW_DRAWS if countable else _MANY_DRAWS):
