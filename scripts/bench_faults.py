@@ -6,7 +6,8 @@ anything left behind or lost? Then a study that is killed again and again, besid
 Prints the matrix; with --json FILE the summary goes to FILE and the matrix beside it, as FILE's name with `.parquet`.
 Without --quick it is every signal to every process of a study in every phase, beside 44 other faults.
 `turnaround_s_median` is over the cells whose point is tried again: from the moment the server was gone (the last line
-of its log, or our signal) to the next launch.
+of its log, or our signal) to the next launch. `resume_runs` are the restarts of the killed study, `resume_equal`
+those after which its record was that of the one left alone, as far as it went; the last had to end as that one did.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _shoot(cell: Cell, folder: Path, number: int) -> float:
     return time.time()
 
 
-def _with_studies(home: Path, trials: int, kills: int, *, every: bool) -> tuple[bool, list[Row]]:
+def _with_studies(home: Path, trials: int, kills: int, *, every: bool) -> tuple[int, list[Row]]:
     """What takes whole studies: the killed one and, with `every`, signals to driver and worker."""
     with all_studies() as studies:
         return resume(home, studies, trials=trials, kills=kills), signal_rows(home, studies) if every else []

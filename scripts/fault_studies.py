@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,17 @@ AT_ONCE = 4
 SECONDS = 30.0  # after which nothing of ours may be left
 
 
-def resume(home: Path, studies: Studies, *, trials: int, kills: int) -> bool:
-    """Whether a study killed `kills` times ends as the one that was left alone; both run at a time."""
+def resume(home: Path, studies: Studies, *, trials: int, kills: int) -> int:
+    """A study killed `kills` times beside one that was left alone. How many of its `kills` restarts had at their end,
+    which for all but the last was the next kill, just what the other measured: all of it, and the same recommendation,
+    in the last."""
     with ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(_end_of, home / "whole", studies, trials, 0)
-        killed = pool.submit(_end_of, home / "killed", studies, trials, kills)
-    return whole.result() == killed.result() and len(whole.result()[0]) == trials
+        whole_run = pool.submit(_end_of, home / "whole", studies, trials, 0)
+        killed_run = pool.submit(_end_of, home / "killed", studies, trials, kills)
+    whole, killed = whole_run.result(), killed_run.result()
+    points = whole.points
+    began = [cut == points[: len(cut)] for cut in killed.cuts[1:]]
+    return sum(began) + (killed.points == points and killed.verdict == whole.verdict and len(points) == trials)
 
 
 def signal_rows(home: Path, studies: Studies) -> list[Row]:
@@ -137,8 +143,17 @@ def _records(driver: Driver) -> Sequence[Path]:
     return list((driver.results / "processes").iterdir())
 
 
-def _end_of(folder: Path, studies: Studies, trials: int, kills: int) -> tuple[list[tuple[object, ...]], int, float]:
-    """Points and recommendation of a study that was killed so often."""
+@dataclass(frozen=True, slots=True)
+class _End:
+    """What a study measured, after each kill and at its end, and what it recommends."""
+
+    points: list[tuple[object, ...]]
+    cuts: list[list[tuple[object, ...]]]
+    verdict: tuple[object, ...]
+
+
+def _end_of(folder: Path, studies: Studies, trials: int, kills: int) -> _End:
+    """A study that is killed so often."""
     fake = {
         "exact": {"ttft_ms": 50, "itl_ms": 5},
         "ttft_ms": 0.2,
@@ -148,12 +163,16 @@ def _end_of(folder: Path, studies: Studies, trials: int, kills: int) -> tuple[li
     folder.mkdir()
     content = fake_study.study(folder, fake=fake, study={"trials": trials}, load={"num_prompts": 4})
     study, results = fake_study.write(folder / "night.yaml", content), folder / "results" / "night"
-    kill_again_and_again(studies, study, results, trials=trials, kills=kills, seed=5)
+    cuts = kill_again_and_again(studies, study, results, trials=trials, kills=kills, seed=5)
     driver = studies.start(study, results, "--json")
     driver.wait(600.0)
     nothing_left(folder)
     verdict = json.loads(driver.text().strip().splitlines()[-1])
-    return [_point(one) for one in read_trials(results)], verdict["trial"], verdict["score"]
+    return _End(
+        [_point(one) for one in read_trials(results)],
+        [[_point(one) for one in cut] for cut in cuts],
+        (verdict["trial"], verdict["score"]),
+    )
 
 
 def _point(trial: StoredTrial) -> tuple[object, ...]:

@@ -25,7 +25,7 @@ from fake_study import TESTS, environment, processes_with
 from waiting import until
 
 from sweep.journal import read_progress
-from sweep.store import read_trials
+from sweep.store import StoredTrial, read_trials
 
 _HEAD = """
 import ray, sys
@@ -192,12 +192,15 @@ def all_studies() -> Iterator[Studies]:
         studies.close()
 
 
-def kill_again_and_again(studies: Studies, study: Path, results: Path, *, trials: int, kills: int, seed: int) -> None:
-    """Start a study `kills` times and SIGKILL its driver at random moments; what is stored only grows."""
+def kill_again_and_again(
+    studies: Studies, study: Path, results: Path, *, trials: int, kills: int, seed: int
+) -> list[tuple[StoredTrial, ...]]:
+    """Start a study `kills` times and SIGKILL its driver at random moments; what is stored only grows. The record after
+    each kill."""
     draw = random.Random(seed)
     # Most fall into the start, which costs little to repeat: the lock, the checks, the take-over, joining Ray.
     early = set(draw.sample(range(kills), kills * 7 // 10))
-    stored = 0
+    stored, records = 0, []
     for kill in range(kills):
         driver = studies.start(study, results)
         if kill not in early:
@@ -206,9 +209,10 @@ def kill_again_and_again(studies: Studies, study: Path, results: Path, *, trials
                 driver.reach(number, draw.choice(("start", "load", "stop")))
         time.sleep(draw.uniform(0.0, 1.0 if kill in early else 0.4))
         driver.kill()
-        now = len(read_trials(results)) if results.exists() else 0
-        assert now >= stored
-        stored = now
+        records.append(read_trials(results) if results.exists() else ())
+        assert len(records[-1]) >= stored
+        stored = len(records[-1])
+    return records
 
 
 def nothing_left(folder: Path, within_s: float = 30.0) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import fake_study
@@ -94,13 +95,23 @@ def test_what_runs_when_the_time_is_out_is_cut_and_goes_on_next_time(studies: St
 
 
 def test_baseline_whose_load_cannot_end_in_time_is_not_launched(studies: Studies, tmp_path: Path) -> None:
-    content = fake_study.study(tmp_path, load={"num_prompts": 100, "request_rate": 0.1})
-    study = fake_study.write(tmp_path / "night.yaml", content)
-    driver = studies.start(study, results_of(study), "--time-budget", "60s")
-    assert driver.wait() == 1, driver.text()
-    assert "(a load takes " in driver.text()
-    assert "Nothing measured yet." in driver.text()
-    assert re.fullmatch(
-        r"the time left, \d\d s, is shorter than the load of one trial, \d{3,4} s", last_line(driver)
-    ), driver.text()
-    assert not (results_of(study) / "logs" / "0000").exists()
+    """By either option; both at a time."""
+    soon = datetime.now() + timedelta(minutes=3)
+    ends = {"budget": ("--time-budget", "170s"), "deadline": ("--deadline", f"{soon:%H:%M}")}
+    drivers = {}
+    for name, words in ends.items():
+        (tmp_path / name).mkdir()
+        content = fake_study.study(tmp_path / name, load={"num_prompts": 100, "request_rate": 0.1})
+        study = fake_study.write(tmp_path / name / "night.yaml", content)
+        drivers[name] = studies.start(study, results_of(study), *words)
+    for name, driver in drivers.items():
+        assert driver.wait() == 1, driver.text()
+        found = re.search(r"the study ends at (\d\d:\d\d:\d\d)", driver.text())
+        assert found is not None, driver.text()
+        if name == "deadline":  # to the second, in which it may be rounded down
+            assert found[1] in (f"{soon:%H:%M:00}", f"{soon.replace(second=0) - timedelta(seconds=1):%H:%M:%S}")
+        assert "(a load takes " in driver.text()
+        assert "Nothing measured yet." in driver.text()
+        line = r"the time left, \d{2,3} s, is shorter than the load of one trial, \d{3,4} s"
+        assert re.fullmatch(line, last_line(driver)), driver.text()
+        assert not (driver.results / "logs" / "0000").exists()

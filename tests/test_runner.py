@@ -321,6 +321,9 @@ def test_disk_that_fills_up_neither_keeps_the_server_nor_takes_the_measurement(b
     assert failed.result.failure.policy == "host"
     assert failed.result.failure.line == "[Errno 28] No space left on device"
     assert "The disk is full" in failed.result.failure.advice
+    row = next(event for event in failed.result.events if event.kind == "failed")
+    assert re.search(r"exit code 1 \(disk 0\.0 GiB free, /dev/shm \d+\.\d GiB free\)$", row.detail)
+    assert (row.failure_class, row.exit_code, row.retryable) == ("other", 1, False)
 
 
 def test_stale_server_is_never_measured(bench: Bench, shared: TrialSetup) -> None:

@@ -30,6 +30,8 @@ _QUIET = {
 }
 # Trials pass a few kilobytes through Ray; its default is a third of the machine's memory.
 _OBJECT_STORE_BYTES = 100 << 20
+# Told this address, all of Ray's own servers listen there alone; told none, on every interface.
+_LOOPBACK = "127.0.0.1"
 # No idle worker for every core of the machine, busy starting while the baseline is measured.
 _LOCAL = {"prestart_worker_first_driver": False}
 _LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
@@ -56,6 +58,7 @@ def ray_cluster(
         os.environ.setdefault(name, value)
     import ray
 
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # from the first word on; ray.init does it at its end
     _divert_messages(messages)
     _leave_sigterm_alone()
     # Of Ray's own making, and nothing a person could act on.
@@ -96,7 +99,7 @@ def _knock(address: str) -> None:
         if address == "auto":  # what Ray does for clusters it finds itself
             setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
         setup.ensure_token_if_auth_enabled(create_token_if_missing=False)
-        given = os.environ.get("RAY_AUTH_MODE") == "token"
+        given = os.environ.get("RAY_AUTH_MODE", "").lower() == "token"
         GcsClient(address=place).internal_kv_get(b"session_name", b"session", timeout=_CONNECT_WAIT_S)
     except AuthenticationError:
         raise HostError(
@@ -115,6 +118,7 @@ def _start(address: str | None, gpus: int | None) -> None:
             address=address or "local",
             num_gpus=gpus if address is None else None,
             object_store_memory=_OBJECT_STORE_BYTES if address is None else None,
+            _node_ip_address=_LOOPBACK if address is None else None,
             include_dashboard=False if address is None else None,
             _system_config=_LOCAL if address is None else None,
             log_to_driver=False,
@@ -150,9 +154,10 @@ def _divert_messages(log: Path) -> None:
 
 def _leave_sigterm_alone() -> None:
     """Ray takes SIGTERM for a crash of its own, from the first moment of its start on: a page of text, exit code 1."""
-    from ray._private import utils
+    from ray._private import ray_constants, utils
 
     utils.set_sigterm_handler = lambda _handler: None
+    ray_constants.RAY_DISABLE_FAILURE_SIGNAL_HANDLER = True  # and below Python
 
 
 @contextmanager

@@ -32,6 +32,7 @@ RULES = (
             r"NCCL WARN .*(?:/dev/shm|shm).*No space left on device",
             r"\[Errno 28\] No space left on device: '?/?(?:dev/shm|psm_)",
             r"Insufficient space in /dev/shm\b",
+            r"unable to (?:open|allocate|resize) (?:a )?shared memory.*No space left on device",
         ),
         Class.WORKER_INIT_FAILED,
         _SHM_ADVICE,
@@ -67,6 +68,8 @@ RULES = (
             r"Triton Error \[(?:CUDA|HIP)\]: ",
             r"Fatal Python error: (?:Segmentation fault|Aborted)",
             r"!+ Segfault encountered",
+            r"(?:free|malloc|realloc|munmap_chunk)\(\): (?:invalid|corrupted|unaligned|double|mismatching|unsorted)",
+            r"double free or corruption|corrupted size vs\. prev_size|\*{3} stack smashing detected",
             r"(?:Segmentation fault|Aborted) \(core dumped\)",
             r"(?:[\w.]+\.)?NoFreeBlocksError\b",
             r"No free blocks available",
@@ -95,6 +98,7 @@ RULES = (
     Rule(
         sentence(
             r"NCCL error\b",
+            r"\[\d+\] is setting up NCCL communicator",
             r"nccl(?:UnhandledCuda|System|Internal|Remote|InvalidUsage|InvalidArgument)\w*",
             r"(?:Process group watchdog thread terminated with exception: )?(?:\[Rank \d+\] )?"
             r"Watchdog caught collective operation timeout",

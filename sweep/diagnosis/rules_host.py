@@ -56,6 +56,7 @@ RULES = (
             r"|device kernel image|forward compat|hardware stack|the provided PTX|(?:all )?CUDA-capable device"
             r"|API call is not|driver shutting down|the operation cannot be performed in the present state)",
             r"CUDA driver version is insufficient",
+            r"CUDA driver initialization failed",
             r"The NVIDIA driver on your system is too old",
             r"(?:No CUDA GPUs|No HIP GPUs|No GPUs?) (?:are|is|were) (?:available|found|detected)",
             r"Found no NVIDIA driver",
@@ -98,7 +99,12 @@ RULES = (
         quiet_too=True,
     ),
     Rule(
-        sentence(r"MemoryError\b", r"\[Errno 12\] Cannot allocate memory", r".*cannot allocate memory in static TLS"),
+        sentence(
+            r"MemoryError\b",
+            r"\[Errno 12\] Cannot allocate memory",
+            r".*cannot allocate memory in static TLS",
+            r"(?:terminate called after throwing an instance of '|what\(\): +)std::bad_alloc",
+        ),
         Class.OTHER,
         "The host's RAM ran out: fewer workers, less swap space or offload, or more RAM.",
         host=True,

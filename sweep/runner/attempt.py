@@ -20,7 +20,7 @@ from sweep.loadgen import KeptClient, LoadJob, can_be_kept
 from sweep.metrics import engine_config_from_log, parse_engine_config
 from sweep.records import EngineConfig, EngineSample
 from sweep.runner.engine_watch import EngineWatch
-from sweep.runner.evidence import DeviceBusy, free_gib, phase_of, reason_of
+from sweep.runner.evidence import DeviceBusy, free_gib, phase_of, readings, reason_of
 from sweep.runner.reports import Hooks, Measured
 from sweep.runner.rounds import RoundsRunner
 from sweep.runner.setup import TrialSetup
@@ -265,7 +265,8 @@ class Attempt:
         """Give the failure a class from all the evidence there is."""
         outcome = self._outcome
         outcome.load = None
-        diagnosis = diagnose(self._evidence(error, self.server_log))
+        evidence = self._evidence(error, self.server_log)
+        diagnosis = diagnose(evidence)
         if isinstance(error, LoadFailed) and diagnosis.line is None and self.client_log.exists():
             by_client = diagnose(self._evidence(error, self.client_log, phase="client"))
             if by_client.line is not None:
@@ -276,7 +277,7 @@ class Attempt:
         outcome.failure = diagnosis
         self._journal.note(
             "failed",
-            str(error),
+            f"{error} ({readings(evidence)})",
             failure_class=str(diagnosis.failure_class),
             line=diagnosis.line,
             exit_code=outcome.exit_code,

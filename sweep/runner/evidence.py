@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from sweep.atomic_file import WriteFailed, disk_is_full
+from sweep.diagnosis import Evidence
 from sweep.errors import HostError, HostNotReady, LoadFailed, ServerDied, ServerNotReady, TeardownFailed
 
 
@@ -42,6 +43,16 @@ def reason_of(error: Exception) -> str | None:
         HostNotReady: "port_busy",  # what is left of these: no free port, or one taken in the last moment
     }
     return words.get(type(error))
+
+
+def readings(evidence: Evidence) -> str:
+    """What the host said about a failure, as a clause for its event; empty where nothing was read."""
+    parts = (
+        ("others held {:.1f} GiB of the device before the launch", evidence.memory_before_gib),
+        ("disk {:.1f} GiB free", evidence.disk_free_gib),
+        ("/dev/shm {:.1f} GiB free", evidence.shm_free_gib),
+    )
+    return ", ".join(text.format(value) for text, value in parts if value is not None)
 
 
 def free_gib(path: Path) -> float | None:
