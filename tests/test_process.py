@@ -143,6 +143,19 @@ def test_stop_of_a_polite_command(tmp_path: Path) -> None:
     assert not list((tmp_path / "records").iterdir())
 
 
+def test_owner_is_told_that_its_own_child_was_killed(tmp_path: Path) -> None:
+    """As Ray does to a worker that it ends: the command lives on."""
+    process = run(tmp_path, "while :; do sleep 0.02; done")
+    seen = supervisor.look(process.supervisor_pid)
+    assert seen is not None
+    os.kill(seen.parent, signal.SIGKILL)
+    until(lambda: (now := supervisor.look(process.supervisor_pid)) and now.parent != seen.parent, "another parent")
+    assert process.poll() is None
+    report = process.stop(grace_s=5)
+    assert (report.left, report.abandoned) == ((), True)
+    assert not run(tmp_path, "exit 0").stop().abandoned
+
+
 def test_stop_of_a_stubborn_tree(tmp_path: Path) -> None:
     tree = Tree(tmp_path, ignore_sigterm=True)
     report = tree.process.stop()

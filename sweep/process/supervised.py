@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -30,13 +31,15 @@ class StopReport:
     """How a process tree ended. `left` are ids that SIGKILL did not remove within its bounded wait.
 
     `exit_code` is that of the command itself, negative for a signal; None if it is among those left. `took_s` counts
-    from the first call of `stop`.
+    from the first call of `stop`. `abandoned`: the process between owner and supervisor was killed meanwhile, which is
+    what Ray does to the children of a worker that it ends.
     """
 
     exit_code: int | None
     killed: bool
     left: tuple[int, ...]
     took_s: float
+    abandoned: bool = False
 
 
 class SupervisedProcess:
@@ -165,6 +168,8 @@ class SupervisedProcess:
                 deadline = float("inf")
             if self._ended is None:
                 self._listen(1.0)
+        if self._popen.poll() == -signal.SIGKILL:
+            self._ended = dataclasses.replace(self._ended, abandoned=True)
         self._close()
         return self._ended
 

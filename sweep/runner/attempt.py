@@ -36,7 +36,10 @@ _DEATH_SHOWS_S = 2.0
 
 @dataclass(slots=True)
 class AttemptOutcome:
-    """What an attempt left. `load` is None exactly when `failure` is not."""
+    """What an attempt left. `load` is None exactly when `failure` is not.
+
+    `abandoned`: somebody killed what holds the server to this process; see `process.StopReport`.
+    """
 
     load: Measured | None = None
     failure: Diagnosis | None = None
@@ -47,6 +50,7 @@ class AttemptOutcome:
     telemetry: Telemetry | None = None
     dirty_devices: tuple[str, ...] = ()
     remarks: list[str] = field(default_factory=list)
+    abandoned: bool = False
 
 
 class Attempt:
@@ -224,6 +228,7 @@ class Attempt:
             self._outcome.exit_code = ended
             self._journal.enter(Phase.STOP)
             report = server.stop()
+            self._outcome.abandoned = report.abandoned
             detail = f"exit code {report.exit_code}, {report.took_s:.1f} s" + (", killed" if report.killed else "")
             self._journal.note("stopped", detail)
             self._prove_gone(report.left, launch)

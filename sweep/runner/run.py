@@ -25,6 +25,11 @@ from sweep.store import TelemetryRow
 from sweep.trial import Failure, Finished, Phase, TrialKind, TrialResult, TrialSpec
 
 
+# A worker that Ray ends lives on for seconds after its children were killed. An attempt begun in them would come to nothing
+# and count all the same.
+_OWN_END_S = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class TrialOutcome:
     """A result with the rows that stand beside it in the store."""
@@ -107,8 +112,9 @@ def run_trial(
         elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
             break
         else:
-            journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
-            time.sleep(setup.retry_wait_s)
+            wait_s = max(setup.retry_wait_s, _OWN_END_S if outcome.abandoned else 0.0)
+            journal.note("retry", f"waiting {wait_s:g} s")
+            time.sleep(wait_s)
         attempt += 1
     seen = summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD])
     summary = asdict(seen if outcome.load is None else with_client_view(seen, outcome.load.pooled))
