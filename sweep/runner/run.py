@@ -24,9 +24,8 @@ from sweep.server import new_api_key
 from sweep.store import TelemetryRow
 from sweep.trial import Failure, Finished, Phase, TrialKind, TrialResult, TrialSpec
 
-
-# A worker that Ray ends lives on for seconds after its children were killed. An attempt begun in them would come to nothing
-# and count all the same.
+# A worker that Ray ends lives on for seconds after its children were killed. An attempt begun in them would come to
+# nothing and count all the same.
 _OWN_END_S = 10.0
 
 
