@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import time
 import uuid
@@ -21,7 +20,6 @@ from sweep.atomic_file import WriteFailed, disk_is_full
 from sweep.best_yaml import write_best_yaml
 from sweep.calibrated import auto_rate, calibration_lines
 from sweep.cluster import first_line
-from sweep.config import StudyConfig
 from sweep.confirm import Confirmed, recommended
 from sweep.console import View
 from sweep.crew import Crew
@@ -50,7 +48,7 @@ from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
 from sweep.trial import Finished, Phase, TrialKind, TrialSpec
 from sweep.unfinished import store_cut, store_lost, wait_for_servers
-from sweep.wire import PLACES, SPEC
+from sweep.wire import BUNDLE, PLACES, SPEC
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +118,10 @@ class _EveryStep(tune.Callback):
                     self._cut.add(one.trial_id)
                     ray.kill(actor)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Nothing: Ray pickles callbacks into a file of its own, which is never read, and a plan leads to secrets."""
+        return {}
+
     def _stopping(self, ray_trial: Any) -> bool:
         progress = read_progress(self._folder.log_folder(ray_trial.config[SPEC]["number"]))
         return progress is not None and progress.phase == Phase.STOP
@@ -154,7 +156,7 @@ def run_study(
     crew = None if fleet is None else Crew(fleet, plan, worker, prepared.config.resources.concurrent_trials, view.say)
     desk = Desk.of(prepared.setup, racing=prepared.config.study.racing)
     tuner = tune.Tuner(
-        tune.with_resources(tune.with_parameters(trial, worker=worker), functools.partial(_resources, prepared.config)),
+        tune.with_resources(tune.with_parameters(trial, worker=worker), _resources),
         tune_config=tune.TuneConfig(
             search_alg=_searcher(prepared, plan, folder, view, worker, desk, crew, remote),
             scheduler=RaceScheduler(desk, prepared.setup.log_folder, *([] if crew is None else [crew.stranded])),
@@ -238,6 +240,7 @@ def _searcher(
         cut=lambda spec: store_cut(spec, worker),
         rival=lambda spec, finished: None if desk is None else desk.rival(spec, finished),
         places=(lambda _spec: {}) if crew is None else crew.places,
+        bundle=lambda spec: needs_of(prepared.config, spec.flags).bundle(),
         on_elsewhere=(lambda _finished: None) if crew is None else crew.failed,
         stranded=(lambda _spec: False) if crew is None else crew.never_started,
     )
@@ -262,12 +265,14 @@ def _trial_name(ray_trial: Any) -> str:
     return f"{ray_trial.config[SPEC]['number']:04d}-{ray_trial.trial_id}"
 
 
-def _resources(config: StudyConfig, trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
-    """What one trial asks of Ray, all of one node: its own flags decide how many devices."""
-    needs = needs_of(config, trial_config[SPEC]["flags"])
+def _resources(trial_config: dict[str, Any]) -> tune.PlacementGroupFactory:
+    """What one trial asks of Ray, all of one node.
+
+    Of the study itself it knows nothing: Ray keeps it in a file, and there are secrets in a study.
+    """
     nodes = trial_config.get(PLACES)
     where = {"bundle_label_selector": [{"ray.io/node-id": f"in({','.join(sorted(nodes))})"}]} if nodes else {}
-    return tune.PlacementGroupFactory([needs.bundle()], strategy="STRICT_PACK", **where)
+    return tune.PlacementGroupFactory([trial_config[BUNDLE]], strategy="STRICT_PACK", **where)
 
 
 def anything_left(plan: StudyPlan) -> bool:

@@ -13,7 +13,7 @@ from sweep.records import EngineConfig, EngineSummary
 from sweep.trial import Finished, TrialKind, TrialSpec, TrialStatus
 
 # The keys of a Ray config and of a Ray result that are ours; the last three are those of a result after a round.
-SPEC, RESULT, PLACES = "spec", "sweep_result", "places"
+SPEC, RESULT, PLACES, BUNDLE = "spec", "sweep_result", "places", "bundle"
 ATTEMPT, ROUND, COLUMNS = "sweep_attempt", "sweep_round", "sweep_columns"
 
 # Ray tells a function nothing, it lets it go on or ends it in mid-step: verdicts lie in the trial's log folder.

@@ -45,6 +45,7 @@ class Seen:
     listening: tuple[tuple[str, str], ...]
     keys: frozenset[str]
     environments: tuple[dict[str, str], ...]
+    of_ray: tuple[tuple[Path, bytes], ...]
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,11 @@ def seen(studies: Studies, tmp_path_factory: pytest.TempPathFactory) -> Seen:
         for pid in (driver.pid, *supervisor.descendants({driver.pid}, everyone))
         for line in listeners(pid)
     )
+    # What Ray keeps of a study is gone at its end; until then, and after a kill, it lies there.
+    rays = tuple(stored(home / "results" / "night" / "ray"))
     assert driver.wait() == 0, driver.text()
     keys = frozenset(value for one in found for name in ("VLLM_API_KEY", "OPENAI_API_KEY") if (value := one.get(name)))
-    return Seen(home / "results" / "night", driver.text(), commands, listening, keys, found)
+    return Seen(home / "results" / "night", driver.text(), commands, listening, keys, found, rays)
 
 
 def environ(pid: int) -> dict[str, str]:
@@ -132,6 +135,9 @@ def test_secrets_of_the_environment_are_stored_nowhere(seen: Seen) -> None:
     for secret in (*SECRETS.values(), "token-from-the-study-file"):
         assert not [path for path, content in stored(seen.folder) if secret.encode() in content], secret
         assert secret not in seen.output
+        hidden = (secret.encode(), secret.encode().hex().encode())
+        assert not [path for path, content in seen.of_ray if any(one in content for one in hidden)], secret
+    assert any(path.name == "tuner.pkl" for path, _ in seen.of_ray)
 
 
 @pytest.mark.night

@@ -14,7 +14,7 @@ from ray.tune.search import Searcher
 
 from sweep.plan import StudyPlan
 from sweep.trial import Finished, TrialSpec
-from sweep.wire import PLACES, RESULT, SPEC, Rival, finished_from_result, spec_to_config
+from sweep.wire import BUNDLE, PLACES, RESULT, SPEC, Rival, finished_from_result, spec_to_config
 
 
 class TuneSearcher(Searcher):
@@ -22,9 +22,10 @@ class TuneSearcher(Searcher):
 
     A worker that is gone without a report: `recover` looks whether its trial was stored, `on_again` hears that it runs
     once more, `on_busy` that its devices stayed busy; `give_up`, or `cut` once it is overdue, stores and returns what
-    is left to say of it. `rival`: whom a trial is raced against, of those that ended. `places`: the nodes of a cluster
-    that a trial may run on, for its Ray config; `on_elsewhere` hears of one that failed of its node.
-    `stranded`: whether a trial that came back never started, for want of a node.
+    is left to say of it. `rival`: whom a trial is raced against, of those that ended. For the Ray config of a trial,
+    which Ray keeps in files: `places`, the nodes of a cluster that it may run on, and `bundle`, its resources by Ray's
+    names. `on_elsewhere` hears of one that failed of its node. `stranded`: whether a trial that came back never
+    started, for want of a node.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class TuneSearcher(Searcher):
         cut: Callable[[TrialSpec], Finished],
         rival: Callable[[TrialSpec, Mapping[int, Finished]], Rival | None] = lambda _spec, _finished: None,
         places: Callable[[TrialSpec], Mapping[str, Any]] = lambda _spec: {},
+        bundle: Callable[[TrialSpec], Mapping[str, float]] = lambda _spec: {},
         on_elsewhere: Callable[[Finished], None] = lambda _finished: None,
         stranded: Callable[[TrialSpec], bool] = lambda _spec: False,
     ) -> None:
@@ -48,7 +50,7 @@ class TuneSearcher(Searcher):
         self._on_start, self._on_end = on_start, on_end
         self._on_busy = on_busy
         self._recover, self._on_again, self._give_up, self._cut = recover, on_again, give_up, cut
-        self._rival, self._places, self._on_elsewhere = rival, places, on_elsewhere
+        self._rival, self._places, self._bundle, self._on_elsewhere = rival, places, bundle, on_elsewhere
         self._stranded = stranded
         self._specs: dict[str, TrialSpec] = {}
 
@@ -63,7 +65,11 @@ class TuneSearcher(Searcher):
         self._specs[trial_id] = spec
         self._on_start(spec)
         rival = self._rival(spec, self.plan.finished)
-        return {SPEC: spec_to_config(spec, self.plan.times_lost(spec.number) + 1, rival), PLACES: self._places(spec)}
+        return {
+            SPEC: spec_to_config(spec, self.plan.times_lost(spec.number) + 1, rival),
+            PLACES: self._places(spec),
+            BUNDLE: dict(self._bundle(spec)),
+        }
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Nothing to learn before the end: what a round showed is the scheduler's."""
