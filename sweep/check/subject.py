@@ -22,7 +22,7 @@ from sweep.recommend import Recommendation, Verdict, recommend
 from sweep.redact import REDACTED
 from sweep.report.source import folder_of
 from sweep.search_space import flags_key
-from sweep.trial import Finished, Flags, TrialStatus
+from sweep.trial import Finished, Flags, TrialKind, TrialStatus
 
 _SETTINGS = "study.json"
 
@@ -93,7 +93,10 @@ def _launch_s(known: Collection[Finished], recommended: Flags) -> float | None:
     whole = [
         one.total_s
         for one in known
-        if one.status is TrialStatus.COMPLETE and one.total_s and flags_key(one.flags) in ours
+        if one.status is TrialStatus.COMPLETE
+        and one.total_s
+        and one.kind not in (TrialKind.CALIBRATION, TrialKind.SOAK)
+        and flags_key(one.flags) in ours
     ]
     return statistics.median(whole) if whole else None
 
