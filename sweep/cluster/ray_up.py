@@ -30,8 +30,6 @@ _QUIET = {
 }
 # Trials pass a few kilobytes through Ray; its default is a third of the machine's memory.
 _OBJECT_STORE_BYTES = 100 << 20
-# Told this address, all of Ray's own servers listen there alone; told none, on every interface.
-_LOOPBACK = "127.0.0.1"
 # No idle worker for every core of the machine, busy starting while the baseline is measured.
 _LOCAL = {"prestart_worker_first_driver": False}
 _LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
@@ -113,12 +111,13 @@ def _knock(address: str) -> None:
 def _start(address: str | None, gpus: int | None) -> None:
     import ray
 
+    if address is None:
+        _stay_on_loopback()
     try:
         ray.init(
             address=address or "local",
             num_gpus=gpus if address is None else None,
             object_store_memory=_OBJECT_STORE_BYTES if address is None else None,
-            _node_ip_address=_LOOPBACK if address is None else None,
             include_dashboard=False if address is None else None,
             _system_config=_LOCAL if address is None else None,
             log_to_driver=False,
@@ -150,6 +149,17 @@ def _divert_messages(log: Path) -> None:
             file.write("\n".join([*data.get("lines", ()), ""]))
 
     worker.print_to_stdstream = keep
+
+
+def _stay_on_loopback() -> None:
+    """All servers of a Ray of one machine listen on loopback alone: what Ray does where it knows no clusters.
+
+    Otherwise they listen on every interface, whatever address Ray is given.
+    """
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for its processes
 
 
 def _leave_sigterm_alone() -> None:
