@@ -61,7 +61,9 @@ def ray_cluster(
     _leave_sigterm_alone()
     # Of Ray's own making, and nothing a person could act on.
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"ray\..*")
-    if address is not None:
+    if address is None:
+        _stay_on_loopback(True)
+    else:
         _knock(address)
     try:
         with starting():
@@ -70,6 +72,8 @@ def ray_cluster(
             yield check
     finally:
         ray.shutdown()
+        if address is None:
+            _stay_on_loopback(False)
 
 
 def _knock(address: str) -> None:
@@ -111,8 +115,6 @@ def _knock(address: str) -> None:
 def _start(address: str | None, gpus: int | None) -> None:
     import ray
 
-    if address is None:
-        _stay_on_loopback()
     try:
         ray.init(
             address=address or "local",
@@ -151,15 +153,15 @@ def _divert_messages(log: Path) -> None:
     worker.print_to_stdstream = keep
 
 
-def _stay_on_loopback() -> None:
+def _stay_on_loopback(stay: bool) -> None:
     """All servers of a Ray of one machine listen on loopback alone: what Ray does where it knows no clusters.
 
     Otherwise they listen on every interface, whatever address Ray is given.
     """
     from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0"  # for its processes
+    ray_constants.ENABLE_RAY_CLUSTER = not stay
+    os.environ[ray_constants.ENABLE_RAY_CLUSTERS_ENV_VAR] = "0" if stay else "1"  # for its processes
 
 
 def _leave_sigterm_alone() -> None:
