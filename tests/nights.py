@@ -13,12 +13,12 @@ import fake_study
 
 from sweep.store import StoredTrial, read_trials
 
-# A server's command that first tells what it was given: environment and words, one file a server.
+# A server's command that first tells what it was given: environment, words and priority, one file a server.
 WITNESS = """
 import json, os, sys, time
 if "VLLM_API_KEY" in os.environ:
     with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
-        json.dump({"env": dict(os.environ), "argv": sys.argv[2:]}, file)
+        json.dump({"env": dict(os.environ), "argv": sys.argv[2:], "nice": os.nice(0)}, file)
     # All but the first wait for one another, to be there at one time.
     patience = 600
     while 1 < len(os.listdir(sys.argv[1])) < int(os.environ.get("WITNESS_WAIT", "0")) and patience:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweep.records import RoundRecord
-from sweep.runner.rounds import client_late, unexpected_hits, with_telemetry
+from sweep.runner.round_checks import client_late, cold_start, unexpected_hits, with_telemetry
 from sweep.store import TelemetryRow
 from sweep.trial import Phase
 
@@ -30,6 +30,26 @@ def a_round(**changes: Any) -> RoundRecord:
 def test_hits_that_no_prompt_explains(shares: tuple[float | None, ...], said: str) -> None:
     rounds = [dataclasses.replace(a_round(), round=number, prefix_hit_share=s) for number, s in enumerate(shares)]
     remarks = unexpected_hits(rounds)
+    assert len(remarks) == bool(said)
+    assert said in "".join(remarks)
+
+
+@pytest.mark.parametrize(
+    ("tpots_ms", "rates", "said"),
+    [
+        ((31.0, 17.0, 20.0), (4.0, 4.0, 4.0), "1.7 times"),
+        ((25.0, 17.0, 20.0), (4.0, 4.0, 4.0), ""),
+        ((148.0, 60.0, 20.0, 70.0), (8.0, 8.0, 4.0, 8.0), "2.3 times"),
+        ((148.0, 20.0), (8.0, 4.0), ""),  # another rate is another load
+        ((148.0,), (4.0,), ""),
+        ((None, 20.0), (4.0, 4.0), ""),
+        ((148.0, None), (4.0, 4.0), ""),
+        ((), (), ""),
+    ],
+)
+def test_a_server_that_was_still_cold(tpots_ms: tuple[float | None, ...], rates: tuple[float, ...], said: str) -> None:
+    rounds = [a_round(p50_tpot_ms=tpot, request_rate_per_s=rate) for tpot, rate in zip(tpots_ms, rates, strict=True)]
+    remarks = cold_start(rounds)
     assert len(remarks) == bool(said)
     assert said in "".join(remarks)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import subprocess
 import sys
@@ -169,6 +170,7 @@ class TestAStudy:
             assert env["CUDA_VISIBLE_DEVICES"] == ""  # the study asks for none
             assert "OMP_NUM_THREADS" not in env
             assert env["VLLM_API_KEY"] not in server["argv"]
+            assert server["nice"] == os.nice(0)  # as in production; Ray's workers step back by 15
         assert_redacted(night)
 
     @pytest.mark.usefixtures("first")

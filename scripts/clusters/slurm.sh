@@ -12,6 +12,7 @@ set -euo pipefail
 study=${1:?usage: sbatch scripts/clusters/slurm.sh STUDY.yaml}
 python=${SWEEP_PYTHON:-python3}
 ulimit -n 65536 || true
+export RAY_worker_niceness=0  # servers at the priority they have in production
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 head=${nodes[0]}
 port=$((20000 + SLURM_JOB_ID % 10000))

@@ -30,8 +30,9 @@ _QUIET = {
 }
 # Trials pass a few kilobytes through Ray; its default is a third of the machine's memory.
 _OBJECT_STORE_BYTES = 100 << 20
-# No idle worker for every core of the machine, busy starting while the baseline is measured.
-_LOCAL = {"prestart_worker_first_driver": False}
+# No idle worker for every core of the machine, busy starting while the baseline is measured. And none that steps back
+# behind whatever else runs (Ray's default is a niceness of 15): servers inherit it, and in production they do not.
+_LOCAL = {"prestart_worker_first_driver": False, "worker_niceness": 0}
 _LOOK_EVERY_S, _CONNECT_WAIT_S, _LOOKS_UNTIL_LOST = 1.0, 5.0, 3
 _STUCK_AFTER_S = 5.0
 

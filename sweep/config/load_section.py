@@ -76,8 +76,7 @@ class LoadSection(Section):
     rounds: int = Field(
         3,
         ge=1,
-        description="Runs of the load client on one server that share `num_prompts`: their spread is a trial's noise. "
-        "Each costs a start of the client.",
+        description="Runs of the load client on one server that share `num_prompts`: their spread is a trial's noise.",
     )
     held_out_share: float = Field(
         0.3,

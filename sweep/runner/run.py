@@ -16,7 +16,7 @@ from sweep.redact import Redactor
 from sweep.runner.attempt import Attempt, AttemptOutcome
 from sweep.runner.reports import Hooks, RoundProgress, RoundReport
 from sweep.runner.result import measured_result, thin_remarks
-from sweep.runner.rounds import unexpected_hits, with_telemetry
+from sweep.runner.round_checks import cold_start, unexpected_hits, with_telemetry
 from sweep.runner.setup import TrialSetup
 from sweep.runner.soak import soak_remark
 from sweep.runner.telemetry import load_readings, telemetry_rows
@@ -141,7 +141,8 @@ def _with_rounds(
     outcome.load = replace(load, rounds=tuple(one for one, _ in looked))
     if spec.kind is TrialKind.CALIBRATION:  # beyond the knee all may be late, and the knee says so
         return findings
-    remarks = [*(remark for _, remark in looked if remark is not None), *unexpected_hits(load.rounds)]
+    found = (*unexpected_hits(load.rounds), *cold_start(load.rounds))
+    remarks = (*(remark for _, remark in looked if remark is not None), *found)
     return Findings((*findings.disturbances, *late), (*findings.remarks, *remarks))
 
 
