@@ -11,6 +11,7 @@ from studies import Studies, all_studies
 # The files that take longest, longest first: workers that get whole files then end at about the same time.
 LONGEST = (
     "test_vllm_study",
+    "test_going_on",  # of the short run the longest
     "test_confirm_study",
     "test_resume",
     "test_signals",
@@ -19,7 +20,6 @@ LONGEST = (
     "test_twin_vllm",
     "test_calibrated",
     "test_runner",
-    "test_going_on",
     "test_runner_rounds",
     "test_proposer",
     "test_scheduler_study",

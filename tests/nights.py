@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import fake_study
+from studies import Studies
 
 from sweep.store import StoredTrial, read_trials
 
@@ -65,6 +66,18 @@ class Night:
     def run(self, *options: str, **extra: str) -> subprocess.CompletedProcess[str]:
         path = fake_study.write(self.home / "study.yaml", self.content)
         done = fake_study.tune(path, *options, timeout_s=240.0, XDG_CACHE_HOME=str(self.home / "cache"), **extra)
+        assert "Traceback" not in done.stdout + done.stderr
+        assert fake_study.processes_with(str(self.home)) == []
+        return done
+
+    def share(self, studies: Studies, *options: str) -> subprocess.CompletedProcess[str]:
+        """`run` in a fork on the cluster of all tests: it starts no Ray and imports nothing anew."""
+        path = fake_study.write(self.home / "study.yaml", self.content)
+        errors = self.home / "errors.txt"
+        errors.unlink(missing_ok=True)
+        env = {"XDG_CACHE_HOME": str(self.home / "cache")}
+        driver = studies.start(path, self.folder, *options, env=env, errors=errors)
+        done = subprocess.CompletedProcess(["sweep.tune"], driver.wait(240.0), driver.text(), errors.read_text())
         assert "Traceback" not in done.stdout + done.stderr
         assert fake_study.processes_with(str(self.home)) == []
         return done

@@ -120,13 +120,15 @@ class Studies:
         local: bool = False,
         env: Mapping[str, str] | None = None,
         umask: int = 0o022,
+        errors: Path | None = None,
     ) -> Driver:
-        """A driver on the shared cluster, or on one of its own (`local`)."""
+        """A driver on the shared cluster, or on one of its own (`local`). `errors`: where standard error goes apart."""
         count = next(self._numbers)
         output = study.parent / f"output-{count}.txt"
         words = [str(study), *options, *(() if local else ("--ray-address", self.address))]
         process = self._context.Process(
-            target=_drive, args=(count, umask, words, str(output), environment(**_AUTH, **(env or {})))
+            target=_drive,
+            args=(count, umask, words, str(output), str(errors or output), environment(**_AUTH, **(env or {}))),
         )
         began_wall_s = time.time()
         process.start()
@@ -153,12 +155,11 @@ def _environment(**more: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-def _drive(count: int, umask: int, words: list[str], output: str, env: dict[str, str]) -> None:
+def _drive(count: int, umask: int, words: list[str], output: str, errors: str, env: dict[str, str]) -> None:
     os.umask(umask)
     os.setsid()  # a terminal's Ctrl-C goes to the whole group
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.dup2(descriptor, 1)
-    os.dup2(descriptor, 2)
+    for path, number in ((errors, 2), (output, 1)):  # the output's file says that the driver has started
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     os.chdir(Path(output).parent)
     os.environ.clear()
     os.environ.update(env)

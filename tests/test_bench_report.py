@@ -12,6 +12,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 
+@pytest.mark.night
 def test_a_made_study_has_a_whole_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

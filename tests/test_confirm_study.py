@@ -1,4 +1,4 @@
-"""Whole studies whose winner is confirmed, through `python -m sweep.tune` on the fake."""
+"""Whole studies whose winner is confirmed, through the command on the fake."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import fake_study
 import pytest
 from nights import Night
+from studies import Studies
 
 from sweep.store import read_requests
 from sweep.trial import TrialKind, TrialStatus
@@ -24,7 +25,7 @@ def night_of(home: Path, fake: dict[str, Any], **changes: dict[str, Any]) -> Nig
 
 
 @pytest.fixture(scope="module")
-def better(tmp_path_factory: pytest.TempPathFactory) -> Night:
+def better(studies: Studies, tmp_path_factory: pytest.TempPathFactory) -> Night:
     """A study that ran to its end, in which today's flags are far from the best."""
     home = tmp_path_factory.mktemp("better")
     landscape = {
@@ -33,7 +34,7 @@ def better(tmp_path_factory: pytest.TempPathFactory) -> Night:
         "launches": str(home / "launches"),
     }
     night = night_of(home, {"exact": {"ttft_ms": 50, "itl_ms": 5}, "landscape": landscape})
-    done = night.run("--json")
+    done = night.share(studies, "--json")
     assert done.returncode == 0, done.stderr
     (night.home / "said.jsonl").write_text(done.stdout)
     return night
@@ -75,9 +76,9 @@ def test_the_soak_sends_the_longest_prompts_at_twice_what_may_run(better: Night)
     assert soak.score is None
 
 
-def test_typed_again_nothing_is_launched_and_the_same_is_said(better: Night) -> None:
+def test_typed_again_nothing_is_launched_and_the_same_is_said(studies: Studies, better: Night) -> None:
     before, servers = len(better.trials), len(better.servers())
-    again = better.run()
+    again = better.share(studies)
     assert (len(better.trials), len(better.servers())) == (before, servers)
     assert "Confirmed on fresh servers" in again.stdout
     sentence = fake_study.json_lines((better.home / "said.jsonl").read_text())[-1]["sentence"]
@@ -85,14 +86,14 @@ def test_typed_again_nothing_is_launched_and_the_same_is_said(better: Night) -> 
     assert "It survived its worst burst." in sentence
 
 
-def test_luck_is_not_confirmed(tmp_path: Path) -> None:
+def test_luck_is_not_confirmed(studies: Studies, tmp_path: Path) -> None:
     """All flags are alike and launches differ: whatever the search liked best is no better."""
     fake = {
         "exact": {"ttft_ms": 50, "itl_ms": 5},
         "landscape": {"launch_noise": 0.1, "launches": str(tmp_path / "launches")},
     }
     night = night_of(tmp_path, fake, confirm={**CONFIRM, "soak": False})
-    done = night.run("--json")
+    done = night.share(studies, "--json")
     verdict = fake_study.json_lines(done.stdout)[-1]
     assert done.returncode == 0
     assert verdict["verdict"] in ("keep your flags", "no clear winner")
@@ -100,14 +101,14 @@ def test_luck_is_not_confirmed(tmp_path: Path) -> None:
     assert any(trial.kind is TrialKind.CONFIRM for trial in night.trials)
 
 
-def test_cut_short_before_the_confirmation_a_winner_is_unconfirmed(tmp_path: Path) -> None:
+def test_cut_short_before_the_confirmation_a_winner_is_unconfirmed(studies: Studies, tmp_path: Path) -> None:
     landscape = {"both": {"max-num-seqs": {"best": 64, "weight": 0.5, "log": True}}}
     night = night_of(
         tmp_path,
         {"exact": {"ttft_ms": 50, "itl_ms": 5}, "landscape": landscape},
         load={**LOAD, "held_out_share": 0},
     )
-    done = night.run("--json")
+    done = night.share(studies, "--json")
     verdict = fake_study.json_lines(done.stdout)[-1]
     assert verdict["confirmed"] is False
     assert "unconfirmed" in verdict["sentence"]

@@ -110,7 +110,7 @@ def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> No
             cluster.stdin.close()
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"process {squatter.pid}" in done.stdout
-    assert done.stdout.splitlines()[-2].startswith(
+    assert done.stdout.splitlines()[-1].startswith(
         f"GPU 0 of a node of the cluster at {address} stays busy, and devices can be taken out only of a Ray that "
     )
     assert read_trials(tmp_path / "results" / "night") == ()

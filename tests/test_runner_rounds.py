@@ -287,6 +287,7 @@ def at_rate(plan: LoadPlan, rate: float) -> LoadPlan:
     return dataclasses.replace(plan, rounds=tuple(map(one, plan.rounds)))
 
 
+@pytest.mark.night
 def test_a_client_that_sends_late_spoils_the_trial(run: Run, shared: TrialSetup) -> None:
     two = dataclasses.replace(shared.plan, rounds=shared.plan.rounds[1:])
     late, rated = {"client": {"late_ms": 400}}, at_rate(two, 200.0)

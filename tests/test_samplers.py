@@ -177,6 +177,7 @@ def test_one_trial_at_a_time_is_proposed_with_the_one_before_known() -> None:
 
 
 @needs_torch
+@pytest.mark.night  # imports torch
 def test_a_gaussian_process_proposes_the_same_anew_with_nulls_failures_and_what_was_never_measured() -> None:
     """The first trials failed, so their value is infinite until one is complete; some have no number at all."""
     few = space({"x": UNIT["x"], "swap": MIXED["swap"]})

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from fake_study import study
 from nights import Night
+from studies import Studies
 
 from sweep.store import read_events, read_requests, read_rounds
 from sweep.trial import Phase, TrialStatus
@@ -39,9 +40,9 @@ def night(tmp_path_factory: pytest.TempPathFactory) -> Night:
 
 
 @pytest.fixture(scope="module")
-def first(night: Night) -> subprocess.CompletedProcess[str]:
+def first(studies: Studies, night: Night) -> subprocess.CompletedProcess[str]:
     """Its first run."""
-    return night.run()
+    return night.share(studies)
 
 
 def verdicts(night: Night, number: int) -> list[dict[str, Any]]:
@@ -103,17 +104,19 @@ class TestARacedStudy:
 
     def test_the_search_hears_of_it(self, night: Night, first: subprocess.CompletedProcess[str]) -> None:
         """Its point is known: each of the three is tried once, and then nothing is left."""
-        assert first.stdout.splitlines()[-2] == "every combination of the search space is known"
+        assert first.stdout.splitlines()[-1] == "every combination of the search space is known"
         assert len(night.trials) == 3
         assert {one.flags["max-num-seqs"] for one in night.trials} == {TODAY, EQUAL, HOPELESS}
 
-    def test_typed_again_the_same_is_decided(self, night: Night, first: subprocess.CompletedProcess[str]) -> None:
+    def test_typed_again_the_same_is_decided(
+        self, studies: Studies, night: Night, first: subprocess.CompletedProcess[str]
+    ) -> None:
         """Also where trials of higher number are known by now."""
         assert first.returncode == 0
         number = number_of(night, HOPELESS)
         before = night.trials[number]
         forget(night, number)
-        again = night.run()
+        again = night.share(studies)
         assert again.returncode == 0, again.stderr
         after = night.trials[number]
         assert (after.flags, after.status, after.stopped_because) == (

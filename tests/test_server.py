@@ -171,6 +171,7 @@ NEVER_READY: list[tuple[dict[str, Any], str, str]] = [
 ]
 
 
+@pytest.mark.night
 def test_alive_but_never_ready(start: Start) -> None:
     """All at once, because each takes its whole time."""
 

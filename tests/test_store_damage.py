@@ -163,6 +163,7 @@ for number in itertools.count(int(sys.argv[3])):
 """
 
 
+@pytest.mark.night
 def test_a_kill_at_any_moment_loses_no_stored_trial(tmp_path: Path) -> None:
     """What the writer said it stored is there after SIGKILL, and of the rest there is nothing half."""
     moments = random.Random(5)

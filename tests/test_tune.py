@@ -242,7 +242,7 @@ def test_a_baseline_that_fails_ends_the_study_with_its_cause(tmp_path: Path, add
     assert done.returncode == 1
     assert len(night.servers()) == len(night.trials) == 1
     assert "Causes of failure" in done.stdout
-    last = done.stdout.splitlines()[-2]
+    last = done.stdout.splitlines()[-1]
     assert last.startswith("the baseline failed: kv_cache_too_small - ")
     assert "No available memory for the cache blocks" in last
     assert not (night.folder / "best.yaml").exists()

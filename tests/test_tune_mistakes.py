@@ -25,6 +25,7 @@ from sweep.trial import Score
 class TestMistakes:
     """Whatever is wrong with what was asked: one line, exit code 2, nothing launched."""
 
+    @pytest.mark.night
     def test_in_a_process_of_its_own(self, tmp_path: Path) -> None:
         night = Night(tmp_path, fake_study.study(tmp_path))
         night.content["serve"]["flgas"] = night.content["serve"].pop("flags")

@@ -19,7 +19,6 @@ from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from sweep.searcher.axes import Axes
-from sweep.searcher.cma_sampler import CmaSampler
 
 # Trials drawn at random before TPE takes over, the baseline not counted. A night has 30 to 100 trials: ten show each
 # parameter's coarse direction (TPE calls a tenth of the trials good, so fewer make one trial the whole of "good").
@@ -95,6 +94,8 @@ def _nsga2(asked: Asked) -> BaseSampler:
 
 
 def _cmaes(asked: Asked) -> BaseSampler:
+    from sweep.searcher.cma_sampler import CmaSampler  # it brings scipy's statistics, a second or two of each start
+
     return CmaSampler(asked.seed, asked.axes.distributions())
 
 
