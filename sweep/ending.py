@@ -11,7 +11,8 @@ from sweep.console import print_final, print_json, shown_metrics, verdict_json
 from sweep.measured import measure_all
 from sweep.notify import ENDED, FAILED, notify
 from sweep.prepare import Prepared
-from sweep.report.page import page_line
+from sweep.report.page import page_trouble
+from sweep.report.source import PAGE
 from sweep.spent import gpu_hours, spent_lines
 from sweep.study import StudyOutcome
 
@@ -39,11 +40,10 @@ def finish(
         equal=outcome.equal,
     ) | {"gpu_hours": round(gpu_hours(outcome.trials, prepared.config.gpus), 4)}
     if as_json:
-        to_stderr(page_line(prepared.setup.folder, prepared.redactor.text))
         print_json(verdict)
     elif shown:
-        # Before the verdict: the last line of a run says why it ended.
-        print(page_line(prepared.setup.folder, prepared.redactor.text), flush=True)  # noqa: T201 - this is the output
+        # Before the verdict, since the last line of a run says why it ended; written after it, since that takes long.
+        print(f"Report: {prepared.setup.folder / PAGE}", flush=True)  # noqa: T201 - this is the output
         console = Console(highlight=False, markup=False)
         for line in spent_lines(outcome.trials, prepared.config.gpus):
             console.print(line, soft_wrap=True)
@@ -66,6 +66,10 @@ def finish(
                 prepared.setup.folder, outcome.trials, prepared.setup.objective, shown_metrics(outcome.trials)
             ),
         )
+    if as_json or shown:
+        sys.stdout.flush()
+        if (trouble := page_trouble(prepared.setup.folder, prepared.redactor.text)) is not None:
+            to_stderr(trouble)
     failed = outcome.failed or outcome.recommendation.flags is None
     for line in notify(prepared.config.notify, event or (FAILED if failed else ENDED), verdict):
         to_stderr(line)

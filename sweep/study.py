@@ -39,6 +39,7 @@ from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
 from sweep.production import write_production
 from sweep.proposals import equivalence_rules
+from sweep.ray_logs import TensorBoardFiles
 from sweep.recommend import Recommendation, not_for_production, recommend
 from sweep.reference import drift_notes, drifted
 from sweep.scheduler import RaceScheduler
@@ -170,7 +171,7 @@ def run_study(
             storage_path=str(folder.ray.absolute()),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),
-            callbacks=[_EveryStep(checks, plan, folder, crew)],
+            callbacks=[_EveryStep(checks, plan, folder, crew), TensorBoardFiles(folder.tensorboard)],
         ),
     )
     try:

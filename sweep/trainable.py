@@ -111,7 +111,7 @@ def trial(config: dict[str, Any], worker: Worker) -> None:
             again_elsewhere=place is not None and place.others,
         )
     if finished is not None:
-        tune.report({RESULT: finished_to_result(finished), **numbers_of(finished)})
+        tune.report({RESULT: finished_to_result(finished)})
 
 
 def _run(
@@ -145,12 +145,6 @@ def _reporter(spec: TrialSpec, spool: Spool | None) -> Callable[[dict[str, Any]]
                 spool.fetch_log(spec.number, VERDICTS)
 
     return report
-
-
-def numbers_of(finished: Finished) -> dict[str, float]:
-    """Score and metrics as numbers, for Ray's own logs: TensorBoard shows nothing else."""
-    known = {"score": finished.score, **(finished.metrics or {})}
-    return {name: value for name, value in known.items() if value is not None}
 
 
 def _outcome(spec: TrialSpec, worker: Worker, first_attempt: int, racer: Racer | None) -> TrialOutcome:

@@ -1,58 +1,91 @@
-"""What a trial reports is numbers, which Ray Tune's logger for TensorBoard writes down."""
+"""The files that TensorBoard opens, read back record by record."""
 
 from __future__ import annotations
 
+import json
 import struct
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ray.tune.logger import TBXLoggerCallback
+from tensorboardX.proto.event_pb2 import Event
 
-from sweep.trainable import numbers_of
+from sweep.ray_logs import TensorBoardFiles, write_events
+from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, TrialKind, TrialStatus
-from sweep.wire import RESULT, finished_to_result
+from sweep.wire import RESULT, ROUND, finished_to_result
+
+MEASURED = Finished(
+    3,
+    TrialKind.SEARCH,
+    {"max-num-seqs": 64, "block-size": None, "enable-chunked-prefill": True},
+    TrialStatus.COMPLETE,
+    0.875,
+    metrics={"p95_ttft_ms": 120.5, "p95_ttft_ms@8": 130.5, "goodput_per_s": None},
+)
 
 
-class RaysTrial:
-    """As much of a trial of Ray as its logger asks for."""
-
-    evaluated_params: Mapping[str, Any] = {"trial": {"number": 3}}
-
-    def __init__(self, folder: Path) -> None:
-        self.local_path = str(folder)
-
-    def init_local_path(self) -> None:
-        Path(self.local_path).mkdir(exist_ok=True)
-
-
-def scalars(folder: Path) -> dict[str, float]:
-    """The scalars of an event file: records of length, checksum, event, checksum."""
-    from tensorboardX.proto.event_pb2 import Event  # it imports torch, which no other test needs
-
+def events(folder: Path) -> list[Event]:
+    """The events of the one file there: records of length, checksum, event, checksum."""
     (path,) = folder.glob("events.out.tfevents.*")
-    content, place, found = path.read_bytes(), 0, {}
+    content, place, found = path.read_bytes(), 0, []
     while place < len(content):
         (size,) = struct.unpack_from("<Q", content, place)
-        event = Event.FromString(content[place + 12 : place + 12 + size])
-        found.update({value.tag: value.simple_value for value in event.summary.value})
+        found.append(Event.FromString(content[place + 12 : place + 12 + size]))
         place += 12 + size + 4
     return found
 
 
-@pytest.mark.night  # imports torch
-@pytest.mark.parametrize("status", [TrialStatus.COMPLETE, TrialStatus.INFEASIBLE])
-def test_tensorboard_has_the_score_and_the_metrics(tmp_path: Path, status: TrialStatus) -> None:
-    measured = status is TrialStatus.COMPLETE
-    metrics = {"p95_ttft_ms": 120.5, "goodput_per_s": None} if measured else None
-    finished = Finished(3, TrialKind.SEARCH, {}, status, 0.875 if measured else None, metrics=metrics)
-    made: Any = TBXLoggerCallback  # its constructor has no types
-    logger = made()
-    trial: Any = RaysTrial(tmp_path / "trial")
-    reported = {"training_iteration": 1, RESULT: finished_to_result(finished), **numbers_of(finished)}
-    logger.log_trial_result(1, trial, reported)
-    for writer in logger._trial_writer.values():
-        writer.close()  # it writes in a thread of its own
-    found = scalars(tmp_path / "trial")
-    assert found == ({"ray/tune/score": 0.875, "ray/tune/p95_ttft_ms": 120.5} if measured else {})
+def report(folder: Path, finished: Finished) -> None:
+    """As Ray Tune hands a result to its callbacks: one after a round, then the trial's."""
+    callback = TensorBoardFiles(folder)
+    callback.on_trial_result(1, [], None, {"training_iteration": 1, ROUND: 0})
+    result = {"training_iteration": 2, RESULT: finished_to_result(finished)}
+    callback.on_trial_result(2, [], None, json.loads(json.dumps(result)))
+
+
+def test_score_and_metrics_at_the_trials_number_with_its_flags(tmp_path: Path) -> None:
+    report(tmp_path, MEASURED)
+    assert [one.name for one in tmp_path.iterdir()] == ["0003-search"]
+    found = events(tmp_path / "0003-search")
+    assert found[0].file_version == "brain.Event:2"
+    scalars = {
+        value.tag: (value.simple_value, event.step)
+        for event in found
+        for value in event.summary.value
+        if not value.tag.startswith("_hparams_")
+    }
+    assert scalars == {"score": (0.875, 3), "p95_ttft_ms": (120.5, 3), "p95_ttft_ms_8": (130.5, 3)}
+    flags = next(
+        value.metadata.plugin_data.content
+        for event in found
+        for value in event.summary.value
+        if value.tag == "_hparams_/session_start_info"
+    )
+    for word in (b"max-num-seqs", b"block-size", b"(vLLM's default)", b"enable-chunked-prefill"):
+        assert word in flags
+
+
+def test_a_trial_has_one_file_however_often_it_ran(tmp_path: Path) -> None:
+    for _ in range(2):
+        write_events(tmp_path, MEASURED)
+    assert len(events(tmp_path / "0003-search")) > 3
+
+
+@pytest.mark.parametrize("status", [TrialStatus.INFEASIBLE, TrialStatus.FAILED])
+def test_nothing_is_made_up_for_a_trial_that_was_not_measured(tmp_path: Path, status: TrialStatus) -> None:
+    report(tmp_path, Finished(4, TrialKind.SEARCH, {"max-num-seqs": 1}, status, None))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_ends_nothing(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("")
+    report(tmp_path / "taken", MEASURED)
+
+
+def test_they_stay_when_what_ray_wrote_is_cleared(tmp_path: Path) -> None:
+    with StudyFolder.open(tmp_path, "night") as held:
+        report(held.tensorboard, MEASURED)
+        (held.ray / "20261130-080000").mkdir()
+        held.clear_ray()
+        assert [one.name for one in held.ray.iterdir()] == ["tensorboard"]
+        assert events(held.tensorboard / "0003-search")

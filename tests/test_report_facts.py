@@ -243,7 +243,7 @@ class TestCosts:
     def test_keep_your_flags_costs_nothing(self, tmp_path: Path) -> None:
         found = facts(write(tmp_path, (measured(0, alike(50.0)), measured(1, alike(90.0)))))
         assert found.costs is None
-        assert found.changed == ()
+        assert found.report.changed == ()
 
 
 class TestClouds:

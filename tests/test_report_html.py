@@ -21,7 +21,7 @@ from sweep.report import Wishes, open_source
 from sweep.report.html import as_html
 from sweep.report.html.markup import el, json_script, table
 from sweep.report.html.words import change, duration, metric_words, number
-from sweep.report.page import facts_of, page_line, write_page
+from sweep.report.page import facts_of, page_trouble, write_page
 from sweep.report.source import PAGE
 from sweep.store import Schema, Store
 from sweep.study_folder import StudyFolder
@@ -265,7 +265,7 @@ class TestFiles:
         path = write_page(folder)
         assert path == folder / PAGE
         assert path.read_text().startswith("<!doctype html>")
-        assert page_line(folder, str) == f"Report: {path}"
+        assert page_trouble(folder, str) is None
         assert {one.name for one in folder.iterdir() if one.is_file()} == {PAGE, "study.json"}
 
     def test_secrets_that_only_the_study_knows_are_kept_out_of_logs(self, tmp_path: Path) -> None:
@@ -279,11 +279,12 @@ class TestFiles:
     def test_what_stands_in_the_way_is_a_line(self, tmp_path: Path) -> None:
         folder = night(tmp_path)
         (folder / PAGE).mkdir()
-        line = page_line(folder, str)
-        assert line.startswith("Report: none could be written: ")
+        line = page_trouble(folder, str)
+        assert line is not None
+        assert line.startswith("the report could not be written: ")
         assert "\n" not in line
         (folder / "study.json").write_text('{"objective": {"weights": {"nonsense": 1}}}')
-        assert "nonsense" in page_line(folder, str)
+        assert "nonsense" in (page_trouble(folder, str) or "")
 
 
 def test_words() -> None:

@@ -106,6 +106,11 @@ class TestAStudy:
         assert words[words.index("--max-num-seqs") + 1] == str(best.flags["max-num-seqs"])
         assert commands[0] == best.command
 
+    @pytest.mark.usefixtures("first")
+    def test_tensorboard_finds_every_measured_trial(self, night: Night) -> None:
+        found = sorted(one.parent.name for one in (night.folder / "ray").rglob("events.out.tfevents.*"))
+        assert found == ["0000-baseline", "0001-search", "0002-search", "0003-search"]
+
     def test_lines_of_a_pipe_can_be_grepped(self, first: subprocess.CompletedProcess[str]) -> None:
         for number in range(4):
             mine = [line for line in first.stdout.splitlines() if line.startswith(f"trial {number} ")]

@@ -17,7 +17,7 @@ from typing import Any
 
 from sweep.errors import ClusterLost, HostError
 
-# Ray would otherwise print progress tables and tracebacks, write loggers' files for every trial and report its use.
+# Ray would otherwise print progress tables and tracebacks, write the files of three loggers and report its use.
 _QUIET = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_USAGE_STATS_ENABLED": "0",

@@ -109,6 +109,7 @@
   }
 
   function drawTrial(details) {
+    for (const log of details.querySelectorAll("pre.log")) log.scrollTop = log.scrollHeight; // its end is what tells
     for (const place of details.querySelectorAll("[data-curves]")) draw(place, curves(place.dataset.curves));
     for (const place of details.querySelectorAll("[data-timeline]")) draw(place, timeline(place.dataset.timeline));
   }

@@ -5,6 +5,7 @@ vLLM and of what it stands on, one table per theme (`rules_*.py`).
 """
 
 from sweep.diagnosis.decide import diagnose
+from sweep.diagnosis.farewell import is_farewell
 from sweep.diagnosis.named_rule import NamedRule, named_rule
 from sweep.diagnosis.reasons import REASONS
 from sweep.diagnosis.values import Diagnosis, Evidence, FailureClass, Phase, Policy
@@ -18,5 +19,6 @@ __all__ = [
     "Phase",
     "Policy",
     "diagnose",
+    "is_farewell",
     "named_rule",
 ]

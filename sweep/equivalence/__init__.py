@@ -8,6 +8,18 @@ files, no Ray, no Optuna.
 from sweep.equivalence.classes import EngineClasses
 from sweep.equivalence.evidence import Evidence, evidence_of
 from sweep.equivalence.findings import Findings, findings
+from sweep.equivalence.sentences import InertFlag
 from sweep.equivalence.state import Capacity, Pair, Rules, State
 
-__all__ = ["Capacity", "EngineClasses", "Evidence", "Findings", "Pair", "Rules", "State", "evidence_of", "findings"]
+__all__ = [
+    "Capacity",
+    "EngineClasses",
+    "Evidence",
+    "Findings",
+    "InertFlag",
+    "Pair",
+    "Rules",
+    "State",
+    "evidence_of",
+    "findings",
+]

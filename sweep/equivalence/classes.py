@@ -9,7 +9,7 @@ from itertools import product
 
 from sweep.equivalence.binding import INERT, changed, inert
 from sweep.equivalence.evidence import BATCHED, SEQS, UTILIZATION, Evidence
-from sweep.equivalence.sentences import sentence
+from sweep.equivalence.sentences import InertFlag, inert_flag
 from sweep.equivalence.state import Rules, State
 from sweep.guide import Same
 from sweep.search_space import Options, Parameter, Range, SearchSpace
@@ -89,7 +89,7 @@ class EngineClasses:
                 return None
         if not all(ends):
             return None
-        whys = "; ".join(sentence(first, parameter.name, None) for parameter in free)
+        whys = "; ".join(inert_flag(first, parameter.name, None).sentence for parameter in free)
         return (
             f"nothing in the search space makes a difference at this load ({whys}): raise load.request_rate "
             "(load.calibrate: true finds where waiting begins), or search other flags"
@@ -114,17 +114,21 @@ class EngineClasses:
         return point
 
     def sentences(self) -> Iterator[str]:
-        """For people: from where on each searched flag makes no difference, and what was withdrawn."""
+        """`flags`, for people."""
+        return (one.sentence for one in self.flags())
+
+    def flags(self) -> Iterator[InertFlag]:
+        """From where on each searched flag makes no difference, and what was withdrawn."""
         state = self.state()
         promising = _promising(state)
         for parameter in self._space.parameters:
             name = parameter.name
             if name in state.withdrawn:
-                yield f"{name} may matter after all: {state.withdrawn[name]}"
-            elif name in INERT and promising and (line := self._from_where(state, parameter, promising[0])):
-                yield line
+                yield InertFlag(name, False, None, state.withdrawn[name], None)
+            elif name in INERT and promising and (found := self._from_where(state, parameter, promising[0])):
+                yield found
 
-    def _from_where(self, state: State, parameter: Parameter, seen: Evidence) -> str | None:
+    def _from_where(self, state: State, parameter: Parameter, seen: Evidence) -> InertFlag | None:
         """The lowest value of the range that is proved to change nothing for the best trial; None where none is."""
         low = (_ends(parameter) or (None,))[0]
         values = sorted({v for v in _candidates(parameter, seen, state) if isinstance(v, (int, float))})
@@ -132,7 +136,7 @@ class EngineClasses:
         lowest = next((v for v in values if all(other in kept for other in values if other >= v)), None)
         if lowest is None or len([v for v in values if v >= lowest]) < 2:
             return None
-        return sentence(seen, parameter.name, None if lowest == low else lowest)
+        return inert_flag(seen, parameter.name, None if lowest == low else lowest)
 
     def _inert(self, state: State, number: int, seen: Evidence, point: Flags) -> bool:
         names = changed(seen.flags, point)

@@ -7,18 +7,26 @@ from dataclasses import dataclass, field
 
 from sweep.equivalence.binding import INERT
 from sweep.equivalence.classes import EngineClasses
-from sweep.equivalence.state import Rules
+from sweep.equivalence.sentences import InertFlag
+from sweep.equivalence.state import Pair, Rules
 from sweep.search_space import Options, SearchSpace
 from sweep.trial import SEARCHING, Finished
 
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """`sentences`: from where on a flag makes no difference, one line each, and what repeats withdrew. `stands_for`:
-    trials that were proved to be the same as an earlier one, by the number of that one."""
+    """`flags`: from where on a flag makes no difference, and what repeats withdrew. `stands_for`: trials that were
+    proved to be the same as an earlier one, by the number of that one; `checks` are all that were measured although
+    they were proved to be, to see whether they are."""
 
-    sentences: tuple[str, ...] = ()
+    flags: tuple[InertFlag, ...] = ()
     stands_for: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    checks: tuple[Pair, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """A line for each of `flags`."""
+        return tuple(one.sentence for one in self.flags)
 
 
 def findings(finished: Iterable[Finished], rules: Rules) -> Findings:
@@ -37,6 +45,7 @@ def findings(finished: Iterable[Finished], rules: Rules) -> Findings:
     for one in record:
         classes.hear(one)
     stands_for: dict[int, tuple[int, ...]] = {}
-    for member, first in sorted(classes.state().members().items()):
+    state = classes.state()
+    for member, first in sorted(state.members().items()):
         stands_for[first] = (*stands_for.get(first, ()), member)
-    return Findings(tuple(classes.sentences()), stands_for)
+    return Findings(tuple(classes.flags()), stands_for, state.pairs)

@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from sweep.equivalence.evidence import BATCHED, SEQS, UTILIZATION, Evidence
 from sweep.trial import Flag
 
 
-def sentence(seen: Evidence, name: str, above: Flag) -> str:
+@dataclass(frozen=True, slots=True)
+class InertFlag:
+    """A searched flag and what is known of it: `inert`, it makes no difference from `above` on (None: in the whole
+    range); otherwise that was believed and is withdrawn. `why` is the evidence in words; `trial` whose counters it
+    is from, None where repeats speak."""
+
+    name: str
+    inert: bool
+    above: Flag
+    why: str
+    trial: int | None
+
+    @property
+    def sentence(self) -> str:
+        """The same in one line."""
+        if not self.inert:
+            return f"{self.name} may matter after all: {self.why}"
+        where = "" if self.above is None else f" from {self.above} on"
+        return f"{self.name} does not matter{where} at this load: {self.why}"
+
+
+def inert_flag(seen: Evidence, name: str, above: Flag) -> InertFlag:
     """That a flag makes no difference from `above` on (None: in the whole range), and by which counter."""
-    where = "" if above is None else f" from {above} on"
-    return f"{name} does not matter{where} at this load: {_why(seen, name)}"
+    return InertFlag(name, True, above, _why(seen, name), seen.number)
 
 
 def _why(seen: Evidence, name: str) -> str:

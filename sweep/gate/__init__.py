@@ -6,7 +6,7 @@ says afterwards how often the gate was right. A gate that knows nothing refuses 
 
 from sweep.gate.gatekeeper import Gatekeeper
 from sweep.gate.knowledge import NOTHING, Knowledge, gather
-from sweep.gate.learned import CONFIDENCE, Learned, learn
+from sweep.gate.learned import CONFIDENCE, Learned, failed_by_its_flags, learn
 from sweep.gate.outlook import Outlook, outlook
 from sweep.gate.sums import Sums
 from sweep.gate.tally import Tally, tally
@@ -20,6 +20,7 @@ __all__ = [
     "Outlook",
     "Sums",
     "Tally",
+    "failed_by_its_flags",
     "gather",
     "learn",
     "outlook",

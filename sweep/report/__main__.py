@@ -23,6 +23,7 @@ from sweep.objective import PRESETS, Aggregate
 from sweep.report.as_json import as_json
 from sweep.report.build import Wishes, make_report
 from sweep.report.markdown import as_markdown
+from sweep.report.shown import confirm_metrics
 from sweep.report.source import PAGE, open_source
 from sweep.report.terminal import print_report
 from sweep.report.values import Report
@@ -44,7 +45,10 @@ def main(words: Sequence[str] | None = None) -> int:
         if given.format == "html":
             _write_html(given, wishes)
             return 0
-        report = make_report(open_source(given.study), wishes)
+        source = open_source(given.study)
+        # Intervals of metrics that the objective does not ask for take a second or two: for programs, which read all.
+        names = confirm_metrics(source) if given.format == "json" else ()
+        report = make_report(source, wishes, confirm_names=names)
     except (UserError, WriteFailed) as error:
         print(f"sweep.report: {error}", file=sys.stderr)  # noqa: T201 - this is the output
         return _USER_MISTAKE

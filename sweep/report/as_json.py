@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from sweep.confirm import Confirmed
+from sweep.equivalence import Findings
 from sweep.front import Front
 from sweep.recommend import Recommendation
 from sweep.report.values import RankedTrial, Report
@@ -40,10 +41,34 @@ def as_json(report: Report) -> dict[str, Any]:
         ],
         "front": None if report.front is None else _front(report.front),
         "trials": [_trial(trial) for trial in report.trials],
-        "gate": report.gate.as_json(),
+        "changed": {one.name: {"today": one.today, "then": one.then} for one in report.changed},
+        "gate": report.gate.as_json()
+        | {"candidates": [dataclasses.asdict(one) for one in report.not_launched.refused]},
+        "checked_refusals": [dataclasses.asdict(one) for one in report.not_launched.checked],
+        "same": [dataclasses.asdict(one) for one in report.not_launched.same],
+        "drift": [dataclasses.asdict(one) for one in report.drift],
+        "gpu_hours": report.gpu_hours,
+        "wall_s": report.wall_s,
         "notes": list(report.notes),
-        "inert": list(report.equal.sentences),
-        "stands_for": {str(first): list(members) for first, members in report.equal.stands_for.items()},
+        **_equal(report.equal),
+    }
+
+
+def _equal(equal: Findings) -> dict[str, Any]:
+    """Flags that made no difference: in words, and with their evidence."""
+    return {
+        "inert": list(equal.sentences),
+        "inert_flags": [dataclasses.asdict(one) for one in equal.flags],
+        "stands_for": {str(first): list(members) for first, members in equal.stands_for.items()},
+        "checks": [
+            {
+                "trial": one.number,
+                "same_as": one.first,
+                "flags": list(one.names),
+                "ratio": None if one.log_ratio is None else math.exp(one.log_ratio),
+            }
+            for one in equal.checks
+        ],
     }
 
 
@@ -82,6 +107,16 @@ def _confirmation(confirmed: Confirmed) -> dict[str, Any]:
                 "clear": effect.clear,
             }
             for effect in verdict.effects
+        ],
+        "metrics": [
+            {
+                "metric": line.name,
+                "baseline": _interval(line.baseline),
+                "leader": _interval(line.leader),
+                "ratio": _interval(line.ratio),
+                "thin": line.thin,
+            }
+            for line in verdict.metrics
         ],
         "shrinkage": [dataclasses.asdict(one) | {"luck": one.luck} for one in verdict.shrinkage],
     }

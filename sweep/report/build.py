@@ -20,6 +20,7 @@ from sweep.recommend import Recommendation, Verdict, not_for_production
 from sweep.reference import drift_notes
 from sweep.report.confirmation import confirmation_of, failed_soaks
 from sweep.report.equal import equal_flags
+from sweep.report.not_launched import not_launched
 from sweep.report.ranking import best_of, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
@@ -116,7 +117,18 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
         known=standing.known,
         stood_in=stood_in,
         equal=equal_flags(source.folder, standing.known),
+        not_launched=not_launched(source.passed, standing.known),
+        gpu_hours=source.gpu_hours,
+        wall_s=_wall_s(source),
     )
+
+
+def _wall_s(source: Source) -> float | None:
+    """From the start of the first trial to the end of the last."""
+    if not source.trials:
+        return None
+    ends = (one.started_wall_s + one.total_s for one in source.trials)
+    return max(ends) - min(one.started_wall_s for one in source.trials)
 
 
 def _standings(

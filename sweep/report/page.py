@@ -11,8 +11,9 @@ from sweep.atomic_file import WriteFailed, write_atomically
 from sweep.errors import UserError
 from sweep.redact import Redactor
 from sweep.report.build import Wishes, make_report
-from sweep.report.facts import Facts, SheetReader, confirm_metrics, make_facts
+from sweep.report.facts import Facts, SheetReader, make_facts
 from sweep.report.html import as_html
+from sweep.report.shown import confirm_metrics
 from sweep.report.source import PAGE, Source, open_source
 
 
@@ -43,9 +44,10 @@ def write_page(folder: Path, *, ended: bool = False, redact: Callable[[str], str
     return page
 
 
-def page_line(folder: Path, redact: Callable[[str], str]) -> str:
-    """Write the page of a study that ends, and say in a line where it is or why there is none."""
+def page_trouble(folder: Path, redact: Callable[[str], str]) -> str | None:
+    """Write the page of a study that ends; the line that says why there is none, None where there is one."""
     try:
-        return f"Report: {write_page(folder, ended=True, redact=redact)}"
+        write_page(folder, ended=True, redact=redact)
     except (UserError, WriteFailed) as error:
-        return f"Report: none could be written: {error}"
+        return f"the report could not be written: {error}"
+    return None

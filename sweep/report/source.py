@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from sweep.config import ConfirmSection, ObjectiveSection, StudyConfig, load
 from sweep.errors import HostError, UserError
 from sweep.guide import PassedOver
-from sweep.spent import spent_lines
+from sweep.spent import gpu_hours, spent_lines
 from sweep.store import StoredTrial, read_passed, read_trials
 from sweep.study_folder import last_holder
 
@@ -42,6 +42,7 @@ class Source:
     passed: tuple[PassedOver, ...] = ()
     seed: int = 0
     rates: tuple[float | None, ...] = ()
+    gpu_hours: float | None = None
 
 
 def open_source(study: str) -> Source:
@@ -97,7 +98,10 @@ def _source(
     except HostError as error:
         passed, notes = (), (*notes, f"what the gate refused is left out: {error}")
     notes = (*notes, *more, *spent)
-    return Source(folder.resolve().name, folder, trials, objective, confirm, asked, running, notes, passed)
+    hours = None if config is None else round(gpu_hours(trials, config.gpus), 4)
+    return Source(
+        folder.resolve().name, folder, trials, objective, confirm, asked, running, notes, passed, gpu_hours=hours
+    )
 
 
 def _holds_study(folder: Path) -> bool:

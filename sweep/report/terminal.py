@@ -41,15 +41,14 @@ def print_report(console: Console, report: Report) -> None:
         console.print(Text(report.command), soft_wrap=True)
 
 
-def remarks(report: Report) -> list[str]:
-    """What limits the numbers, one line each, and what they were ranked by."""
+def remarks(report: Report, *, tables: bool = False) -> list[str]:
+    """What limits the numbers, one line each, and what they were ranked by.
+
+    `tables`: failures, refusals and flags that made no difference are shown otherwise, and are left out.
+    """
     lines = list(report.notes)
-    counts = Counter(trial.failure for trial in report.trials if trial.failure is not None)
-    for failure, count in counts.most_common():
-        cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
-        lines.append(f"{count} failed: {cause}")
-    lines += report.gate.lines()
-    lines += report.equal.sentences
+    if not tables:
+        lines += _found(report)
     for first, members in report.equal.stands_for.items():
         lines.append(f"Trial {first} is the same to the engine as {', '.join(map(str, members))}")
     lines += [_thin_text(thin, sum(trial.completed is not None for trial in report.trials)) for thin in report.thin]
@@ -64,6 +63,15 @@ def remarks(report: Report) -> list[str]:
         )
     lines.append(progress_text(report))
     return lines
+
+
+def _found(report: Report) -> list[str]:
+    lines = []
+    counts = Counter(trial.failure for trial in report.trials if trial.failure is not None)
+    for failure, count in counts.most_common():
+        cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
+        lines.append(f"{count} failed: {cause}")
+    return [*lines, *report.gate.lines(), *report.equal.sentences]
 
 
 def _thin_text(thin: ThinMetric, measured: int) -> str:

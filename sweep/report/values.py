@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sweep.confirm import Confirmed
 from sweep.equivalence import Findings
@@ -11,8 +11,10 @@ from sweep.front import Front
 from sweep.gate import Tally
 from sweep.measured import Measured
 from sweep.objective import Objective
-from sweep.recommend import Recommendation
-from sweep.trial import Failure, Finished, Flags, Score, TrialKind, TrialStatus
+from sweep.recommend import Recommendation, changed_flags
+from sweep.reference import drifted
+from sweep.report.not_launched import NotLaunched
+from sweep.trial import Failure, Finished, Flag, Flags, Score, TrialKind, TrialStatus
 from sweep.verdict import Interval
 
 
@@ -62,6 +64,25 @@ class ThinMetric:
 
 
 @dataclass(frozen=True, slots=True)
+class ChangedFlag:
+    """A flag that differs between today's flags and those recommended; None is "left to vLLM"."""
+
+    name: str
+    today: Flag
+    then: Flag
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """The baseline measured again as trial `number`: its score, 1 where nothing moved. `moved`: by more than launches
+    differ, so that later trials are scored against this one."""
+
+    number: int
+    score: float
+    moved: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """A study as it stands.
 
@@ -72,7 +93,9 @@ class Report:
     without. `recommendation` is the verdict's where it judged the best of the search, otherwise the search's own and
     unconfirmed. `command` starts a server with the flags recommended. `known` are all stored trials by number, those of
     the search scored by `objective`. `stood_in`: how the trials came about where no server ran them, such as
-    "replayed"; nothing is recommended for production then. `equal`: flags that made no difference.
+    "replayed"; nothing is recommended for production then. `equal`: flags that made no difference. `not_launched`:
+    candidates that cost no launch. `gpu_hours`: devices times hours of all trials, None where the study's settings
+    cannot be read; `wall_s`: from the first trial's start to the last one's end, None before there is one.
     """
 
     study: str
@@ -93,6 +116,28 @@ class Report:
     known: Mapping[int, Finished]
     equal: Findings
     stood_in: str | None = None
+    not_launched: NotLaunched = field(default_factory=NotLaunched)
+    gpu_hours: float | None = None
+    wall_s: float | None = None
+
+    @property
+    def changed(self) -> tuple[ChangedFlag, ...]:
+        """The flags that differ between today's and those recommended."""
+        flags, baseline = self.recommendation.flags, self.baseline
+        if flags is None or baseline is None:
+            return ()
+        return tuple(
+            ChangedFlag(name, baseline.flags.get(name), flags[name]) for name in changed_flags(flags, baseline.flags)
+        )
+
+    @property
+    def drift(self) -> tuple[Drift, ...]:
+        """The baseline's later measurements by number, as far as they have a score."""
+        return tuple(
+            Drift(number, one.score, drifted(one))
+            for number, one in sorted(self.known.items())
+            if one.kind is TrialKind.DRIFT and one.score is not None
+        )
 
     @property
     def measured(self) -> Mapping[int, Measured]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,8 @@ def read_rounds(folder: Path, number: int) -> tuple[RoundRecord, ...]:
 
 def read_engine(folder: Path, number: int) -> tuple[EngineSample, ...]:
     """The engine's counters of one trial in stored order. Raises HostError as `read_requests`."""
-    return tuple(sample_of(row) for row in _rows(folder, "engine", number))
+    table = read_file(trial_file(folder, "engine", number))
+    return tuple(map(EngineSample, *(_column(table, item.name, item.default) for item in fields(EngineSample))))
 
 
 def read_events(folder: Path, number: int) -> tuple[Event, ...]:
@@ -103,16 +105,25 @@ def read_events(folder: Path, number: int) -> tuple[Event, ...]:
     return tuple(Event(**_of(Event, {**row, "wall_s": _wall_s(row["at"])})) for row in rows)
 
 
-def read_telemetry(folder: Path, number: int) -> tuple[TelemetryRow, ...]:
-    """The readings of devices and host of one trial in stored order. Raises HostError as `read_requests`."""
-    known = {item.name for item in fields(TelemetryRow)}  # once: there may be tens of thousands of rows
-    rows = _rows(folder, "telemetry", number)
-    return tuple(
-        TelemetryRow(
-            **{name: value for name, value in row.items() if name in known} | {"throttle_reasons": _tuple(row)}
-        )
-        for row in rows
-    )
+def read_telemetry(folder: Path, number: int, names: Sequence[str] | None = None) -> tuple[TelemetryRow, ...]:
+    """The readings of devices and host of one trial in stored order, all of each or only `names` (the others are None).
+
+    Raises HostError as `read_requests`.
+    """
+    wanted = None if names is None else list(dict.fromkeys(("at_s", "phase", *names)))
+    table = read_file(trial_file(folder, "telemetry", number), wanted)
+    # Column by column: there may be tens of thousands of rows.
+    columns = {item.name: _column(table, item.name) for item in fields(TelemetryRow)}
+    columns["throttle_reasons"] = [
+        None if one is None else tuple(one) for one in islice(columns["throttle_reasons"], table.num_rows)
+    ]
+    return tuple(map(TelemetryRow, *columns.values()))
+
+
+def _column(table: pa.Table, name: str, without: object = None) -> Iterable[Any]:
+    """Its values; `without` as often as one likes where the file has no such column."""
+    found: Iterable[Any] = table[name].to_pylist() if name in table.column_names else repeat(without)
+    return found
 
 
 def read_columns(folder: Path, table: str, names: Sequence[str]) -> tuple[tuple[Any, ...], ...]:
@@ -201,11 +212,6 @@ def sample_of(row: Mapping[str, Any]) -> EngineSample:
 
 def _of(kind: Any, row: Mapping[str, Any]) -> dict[str, Any]:
     return {item.name: row[item.name] for item in fields(kind) if item.name in row}
-
-
-def _tuple(row: Mapping[str, Any]) -> tuple[str, ...] | None:
-    reasons = row.get("throttle_reasons")
-    return None if reasons is None else tuple(reasons)
 
 
 def stored_trial(table: pa.Table, row: Mapping[str, Any]) -> StoredTrial:

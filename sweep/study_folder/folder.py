@@ -132,10 +132,16 @@ class StudyFolder:
         """What Ray Tune writes for itself."""
         return self.path / "ray"
 
+    @property
+    def tensorboard(self) -> Path:
+        """What TensorBoard opens, of all runs."""
+        return self.ray / "tensorboard"
+
     def clear_ray(self) -> None:
-        """Remove what Ray Tune wrote in earlier runs; what cannot be removed stays."""
+        """Remove what Ray Tune wrote for itself in earlier runs; what cannot be removed stays."""
         for entry in self.ray.iterdir():
-            shutil.rmtree(entry, ignore_errors=True)
+            if entry != self.tensorboard:
+                shutil.rmtree(entry, ignore_errors=True)
 
     def close(self) -> None:
         """Give the study up; may be repeated."""

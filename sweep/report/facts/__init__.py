@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweep.report.facts.build import ChangedFlag, Facts, make_facts
-from sweep.report.facts.sheets import Sheet, SheetReader, confirm_metrics, page_metrics
+from sweep.report.facts.build import Facts, make_facts
+from sweep.report.facts.sheets import Sheet, SheetReader
 
-__all__ = ["ChangedFlag", "Facts", "Sheet", "SheetReader", "confirm_metrics", "make_facts", "page_metrics"]
+__all__ = ["Facts", "Sheet", "SheetReader", "make_facts"]

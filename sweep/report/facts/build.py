@@ -7,29 +7,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sweep.journal import Progress, read_progress
-from sweep.recommend import Verdict, changed_flags
+from sweep.recommend import Verdict
+from sweep.report.facts.brief import Brief, brief_of
 from sweep.report.facts.clouds import Cloud, Parallel, clouds_of, parallel_of
 from sweep.report.facts.confirmation import ConfirmedRow, confirmed_rows
 from sweep.report.facts.costs import Costs, confirmed_costs, search_costs
 from sweep.report.facts.flags import FlagFacts, flag_facts
 from sweep.report.facts.ground import measured_on
 from sweep.report.facts.history import Moment, history_of
-from sweep.report.facts.sheets import Sheet, SheetReader, page_metrics, read_sheets
+from sweep.report.facts.sheets import Sheet, SheetReader, read_sheets
 from sweep.report.facts.times import TimeTable, time_table
 from sweep.report.facts.troubles import Disturbed, Trouble, disturbed_of, troubles_of
+from sweep.report.shown import page_metrics
 from sweep.report.source import Source
 from sweep.report.values import Report
 from sweep.searcher.importance import Importance, flag_importance
-from sweep.trial import Finished, Flag
-
-
-@dataclass(frozen=True, slots=True)
-class ChangedFlag:
-    """A flag that differs between today's flags and those recommended; None is "left to vLLM"."""
-
-    name: str
-    today: Flag
-    then: Flag
+from sweep.trial import Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +34,7 @@ class Facts:
     """
 
     report: Report
-    changed: tuple[ChangedFlag, ...]
+    brief: Brief
     confirmation: tuple[ConfirmedRow, ...]
     costs: Costs | None
     flags: tuple[FlagFacts, ...]
@@ -55,6 +48,11 @@ class Facts:
     times: TimeTable | None
     measured_on: tuple[tuple[str, str], ...]
     now: Progress | None
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether fewer trials of the search are stored than were asked for."""
+        return self.report.asked is not None and self.brief.searched < self.report.asked
 
     @property
     def settled(self) -> bool:
@@ -75,10 +73,11 @@ def make_facts(source: Source, report: Report, reader: SheetReader) -> Facts:
         costs = confirmed_costs(confirmed, report.objective, names)
     elif report.recommendation.verdict is Verdict.BETTER:
         costs = search_costs(source.folder, report.recommendation, by_number, report.objective, names)
+    troubles, disturbed = troubles_of(source.trials), disturbed_of(source.trials)
     notes = [f"trial {sheet.number}: {note}" for sheet in sheets for note in sheet.notes]
     return Facts(
         report=dataclasses.replace(report, notes=tuple(dict.fromkeys((*report.notes, *notes)))),
-        changed=_changed(report),
+        brief=brief_of(report, source.trials, costs, troubles, disturbed, source.folder),
         confirmation=() if confirmed is None else confirmed_rows(confirmed, source.trials, history),
         costs=costs,
         flags=flag_facts(known),
@@ -87,8 +86,8 @@ def make_facts(source: Source, report: Report, reader: SheetReader) -> Facts:
         parallel=parallel_of(known, by_number, report.objective.metrics_needed()),
         history=history,
         sheets=sheets,
-        troubles=troubles_of(source.trials),
-        disturbed=disturbed_of(source.trials),
+        troubles=troubles,
+        disturbed=disturbed,
         times=time_table([(one, by_number[one.number].spans) for one in source.trials]),
         measured_on=measured_on(source.folder),
         now=_now(source) if report.running is not None else None,
@@ -101,15 +100,6 @@ def _with_known(sheet: Sheet, known: Mapping[int, Finished]) -> Sheet:
     if not sheet.metrics or not more or more.keys() <= sheet.metrics.keys():
         return sheet
     return dataclasses.replace(sheet, metrics={**more, **sheet.metrics})
-
-
-def _changed(report: Report) -> tuple[ChangedFlag, ...]:
-    flags, baseline = report.recommendation.flags, report.baseline
-    if flags is None or baseline is None:
-        return ()
-    return tuple(
-        ChangedFlag(name, baseline.flags.get(name), flags[name]) for name in changed_flags(flags, baseline.flags)
-    )
 
 
 def _now(source: Source) -> Progress | None:

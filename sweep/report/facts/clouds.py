@@ -160,7 +160,7 @@ class _Scale:
             self.low * (self.high / self.low) ** share if self.log else self.low + share * (self.high - self.low)
             for share in shares
         ]
-        return (*null, *((self._spread(value), f"{value:.4g}") for value in values))
+        return (*null, *((self._spread(value), _tick(value)) for value in values))
 
     def _spread(self, value: float) -> float:
         """Above the place of null, where there is one."""
@@ -169,3 +169,8 @@ class _Scale:
             return (1 + bottom) / 2
         low, high, own = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return bottom + (1 - bottom) * (own - low) / (high - low)
+
+
+def _tick(value: float) -> str:
+    """With the digits that tell it from its neighbours, and no power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

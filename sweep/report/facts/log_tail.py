@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweep.diagnosis import is_farewell
+
 _BYTES = 1 << 15
 _LINES = 25
 _LONGEST = 300
@@ -17,11 +19,13 @@ _NUMBERED = re.compile(r"(server|client)-(\d+)\.log")
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """The last lines of one log, whose path is relative to the study's folder. `cut`: lines stand before them."""
+    """The last lines of one log, whose path is relative to the study's folder. `cut`: lines stand before them;
+    `left_out` are those among and after them that only count what a process did not give back (`is_farewell`)."""
 
     path: str
     lines: tuple[str, ...]
     cut: bool
+    left_out: int = 0
 
 
 def log_tails(folder: Path, number: int, redact: Callable[[str], str]) -> tuple[LogTail, ...]:
@@ -52,13 +56,15 @@ def _tail(folder: Path, path: Path, redact: Callable[[str], str]) -> LogTail | N
     except OSError:
         return None
     lines = _COLOUR.sub("", content.decode(errors="replace")).rstrip("\n").split("\n")
-    cut = size > _BYTES or len(lines) > _LINES
     if size > _BYTES:
         lines = lines[1:]  # begins somewhere
+    every, lines = len(lines), [line for line in lines if not is_farewell(line)]
+    cut = size > _BYTES or len(lines) > _LINES
     # A progress bar draws over itself: what stands after its last carriage return is what one would have seen.
     shown = (_CONTROL.sub("", redact(line.rstrip("\r").rpartition("\r")[2])) for line in lines[-_LINES:])
     return LogTail(
         str(path.relative_to(folder)),
         tuple(line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..." for line in shown),
         cut,
+        every - len(lines),
     )

@@ -8,15 +8,14 @@ from pathlib import Path
 
 from sweep.errors import HostError
 from sweep.measured import parts_of
-from sweep.metric_table import LATENCIES, RATES
 from sweep.metrics import summarize_parts
 from sweep.objective import Objective
 from sweep.records import EngineConfig
 from sweep.report.facts.curves import Curve, curves_of
 from sweep.report.facts.log_tail import LogTail, log_tails
-from sweep.report.facts.timeline import Timeline, timeline_of
+from sweep.report.facts.timeline import TELEMETRY, Timeline, timeline_of
 from sweep.report.facts.times import Spans, spans_of
-from sweep.report.source import Source
+from sweep.report.shown import page_metrics
 from sweep.store import (
     StoredTrial,
     read_engine,
@@ -27,8 +26,6 @@ from sweep.store import (
     trial_file,
 )
 from sweep.trial import Flags, TrialKind, TrialStatus
-
-_STATISTICS = ("p50", "p95", "p99")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +48,6 @@ class Sheet:
     remarks: tuple[str, ...]
     logs: tuple[LogTail, ...]
     notes: tuple[str, ...] = ()
-
-
-def page_metrics(objective: Objective) -> tuple[str, ...]:
-    """Every metric a page shows: p50, p95 and p99 of each latency, the rates, and what the objective needs."""
-    latencies = [f"{stat}_{stem}_ms" for stem in LATENCIES for stat in _STATISTICS]
-    rates = [name for name in RATES if name != "goodput_per_s" or objective.slo]
-    names = dict.fromkeys((*latencies, *rates, *objective.metrics_needed(), *objective.front))
-    return tuple(name for name in names if "@" not in name)  # at one of several request rates: not of all requests
-
-
-def confirm_metrics(source: Source) -> tuple[str, ...]:
-    """Those that a page gives intervals from server to server for, beside the objective's own.
-
-    Not of the ITL, whose intervals take seconds a launch: each resample goes through every gap of every request.
-    """
-    slo = {} if source.objective is None else source.objective.slo
-    latencies = [f"{stat}_{stem}_ms" for stem in LATENCIES if stem != "itl" for stat in _STATISTICS]
-    return (*latencies, *(name for name in RATES if name != "goodput_per_s" or slo))
 
 
 @dataclass(slots=True)
@@ -107,7 +86,7 @@ class SheetReader:
         try:
             timeline = timeline_of(
                 read_engine(self.folder, trial.number),
-                read_telemetry(self.folder, trial.number),
+                read_telemetry(self.folder, trial.number, TELEMETRY),
                 read_rounds(self.folder, trial.number),
             )
             spans = spans_of(read_events(self.folder, trial.number), trial)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from enum import Enum
+
+import numpy as np
 
 from sweep.gpu import disturbing
 from sweep.gpu.values import device_label
@@ -16,6 +18,26 @@ from sweep.trial import Phase
 MOST_POINTS = 120
 _MOST_MARKS = 60
 _SHOWN = (Phase.WARMUP, Phase.LOAD)
+# What of a row of telemetry a timeline is made of.
+TELEMETRY = (
+    "attempt",
+    "device",
+    "mig_device",
+    "memory_used_gib",
+    "sm_clock_mhz",
+    "power_w",
+    "temperature_c",
+    "throttle_reasons",
+    "host_cpu_percent",
+    "client_cpu_percent",
+)
+Indexes = np.ndarray[tuple[int], np.dtype[np.intp]]
+
+
+class _Of(Enum):
+    """What of the readings of a stretch is shown."""
+
+    MOST, LEAST, MEAN = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,22 +112,32 @@ class _Grid:
     def middles(self) -> tuple[float, ...]:
         return tuple(self.start_s + (place + 0.5) * self.step_s for place in range(self.count))
 
-    def gathered(
-        self, pairs: Iterable[tuple[float, float | None]], one_of: Callable[[list[float]], float]
-    ) -> tuple[float | None, ...]:
-        """One value a stretch, made by `one_of` of all that were read in it."""
-        found: list[list[float]] = [[] for _ in range(self.count)]
-        for at_s, value in pairs:
-            if value is not None and math.isfinite(value):
-                found[min(self.count - 1, int((at_s - self.start_s) / self.step_s))].append(value)
-        return tuple(one_of(values) if values else None for values in found)
+    def places(self, at_s: Iterable[float]) -> Indexes:
+        """Which stretch each moment lies in."""
+        found = ((np.fromiter(at_s, float) - self.start_s) / self.step_s).astype(np.intp)
+        return np.minimum(found, self.count - 1)
+
+    def gathered(self, places: Indexes, values: Iterable[float | None], of: _Of) -> tuple[float | None, ...]:
+        """One value a stretch, of all that were read in it."""
+        read = np.array([math.nan if value is None else value for value in values], float)
+        known = np.isfinite(read)
+        where, read = places[known], read[known]
+        counts = np.bincount(where, minlength=self.count)
+        if of is _Of.MEAN:
+            result = np.bincount(where, read, self.count) / np.maximum(counts, 1)
+        else:
+            most = of is _Of.MOST
+            result = np.full(self.count, -math.inf if most else math.inf)
+            (np.maximum if most else np.minimum).at(result, where, read)
+        return tuple(value if count else None for value, count in zip(result.tolist(), counts.tolist(), strict=True))
 
 
 def _of_engine(grid: _Grid, samples: Sequence[EngineSample]) -> list[Track]:
     first = next((sample.preemptions for sample in samples if sample.preemptions is not None), None)
+    places = grid.places(sample.at_s for sample in samples)
 
     def track(name: str, unit: str, value: Callable[[EngineSample], float | None], of: str = "most") -> Track:
-        return Track(name, unit, of, grid.gathered(((one.at_s, value(one)) for one in samples), max))
+        return Track(name, unit, of, grid.gathered(places, map(value, samples), _Of.MOST))
 
     return [
         track("running", "requests", lambda one: one.running),
@@ -121,33 +153,24 @@ def _of_engine(grid: _Grid, samples: Sequence[EngineSample]) -> list[Track]:
 
 
 def _of_devices(grid: _Grid, rows: Sequence[TelemetryRow]) -> list[Track]:
-    def track(
-        name: str,
-        unit: str,
-        of: str,
-        value: Callable[[TelemetryRow], float | None],
-        one_of: Callable[[list[float]], float],
-    ) -> Track:
-        return Track(name, unit, of, grid.gathered(((row.at_s, value(row)) for row in rows), one_of))
+    places = grid.places(row.at_s for row in rows)
+
+    def track(name: str, unit: str, what: str, value: Callable[[TelemetryRow], float | None], of: _Of) -> Track:
+        return Track(name, unit, what, grid.gathered(places, map(value, rows), of))
 
     return [
-        track("SM clock", "MHz", "slowest device", lambda row: row.sm_clock_mhz, min),
-        track("power", "W", "mean of the devices", lambda row: row.power_w, fmean),
-        track("temperature", "°C", "hottest device", lambda row: row.temperature_c, max),
-        track("device memory", "GiB", "fullest device", lambda row: row.memory_used_gib, max),
+        track("SM clock", "MHz", "slowest device", lambda row: row.sm_clock_mhz, _Of.LEAST),
+        track("power", "W", "mean of the devices", lambda row: row.power_w, _Of.MEAN),
+        track("temperature", "°C", "hottest device", lambda row: row.temperature_c, _Of.MOST),
+        track("device memory", "GiB", "fullest device", lambda row: row.memory_used_gib, _Of.MOST),
     ]
 
 
 def _of_host(grid: _Grid, rows: Sequence[TelemetryRow]) -> list[Track]:
-    return [
-        Track(
-            "load client",
-            "% of a core",
-            "most",
-            grid.gathered(((row.at_s, row.client_cpu_percent) for row in rows), max),
-        ),
-        Track("host CPU", "%", "mean", grid.gathered(((row.at_s, row.host_cpu_percent) for row in rows), fmean)),
-    ]
+    places = grid.places(row.at_s for row in rows)
+    client = grid.gathered(places, (row.client_cpu_percent for row in rows), _Of.MOST)
+    host = grid.gathered(places, (row.host_cpu_percent for row in rows), _Of.MEAN)
+    return [Track("load client", "% of a core", "most", client), Track("host CPU", "%", "mean", host)]
 
 
 def _throttles(rows: Sequence[TelemetryRow]) -> list[Throttle]:

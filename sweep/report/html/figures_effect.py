@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 from sweep.report.facts.confirmation import ConfirmedRow
 from sweep.report.facts.costs import Costs, MetricChange
 from sweep.report.html.markup import plain
 from sweep.report.html.plots import BLUE, GREEN, GREY, ORANGE, Plot, plot, scatter
 from sweep.report.html.words import change, counted, metric_words, number, short
+
+_LEAST_RATIO = 1e-4
+# From this ratio on "×5" says more than "+400 %".
+_TIMES = 5
+# Ticks of an axis of ratios, by how far it reaches from 1.
+_TICKS: tuple[tuple[float, tuple[float, ...]], ...] = (
+    (1.12, (0.9, 0.95, 0.98, 1, 1.02, 1.05, 1.1)),
+    (1.5, (0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5)),
+    (4.0, (0.25, 0.35, 0.5, 0.7, 1, 1.5, 2, 3, 4)),
+    (30.0, (0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20)),
+    (math.inf, (0.001, 0.01, 0.1, 0.3, 1, 3, 10, 100, 1000)),
+)
 
 
 def confirmation_plot(rows: tuple[ConfirmedRow, ...], level: float) -> Plot:
@@ -83,7 +97,7 @@ def costs_plot(costs: Costs) -> Plot:
             continue
         traces.append(
             scatter(
-                x=[short(100 * (row.ratio - 1)) for row, _ in own],
+                x=[_ratio(row.ratio) for row, _ in own],
                 y=[name for _, name in own],
                 error_x=_ratio_errors([row for row, _ in own]),
                 mode="markers",
@@ -97,7 +111,7 @@ def costs_plot(costs: Costs) -> Plot:
     if limits:
         traces.append(
             scatter(
-                x=[short(100 * ((row.limit or 0.0) / row.baseline - 1)) for row, _ in limits],
+                x=[_ratio((row.limit or 0.0) / row.baseline) for row, _ in limits],
                 y=[name for _, name in limits],
                 mode="markers",
                 name="SLO",
@@ -111,10 +125,34 @@ def costs_plot(costs: Costs) -> Plot:
         "Change of each metric: " + "; ".join(_change_words(row) for row in rows),
         traces,
         height=150 + 26 * len(rows),
-        xaxis={"title": {"text": "change from today's flags, %"}, "ticksuffix": " %"},
+        xaxis={"title": {"text": "change from today's flags"}, **_ratio_axis(rows)},
         yaxis={"autorange": "reversed", "automargin": True, "type": "category", "categoryarray": names},
-        shapes=[_line_at(0.0)],
+        shapes=[_line_at(1.0)],
     )
+
+
+def _ratio(value: float) -> float:
+    """As a logarithmic axis takes it."""
+    return max(short(value), _LEAST_RATIO)
+
+
+def _ratio_axis(rows: tuple[MetricChange, ...]) -> dict[str, object]:
+    """A logarithmic axis, on which half and double are as far, labelled with changes: an interval of one metric that
+    reaches to twenty times as much would leave all others no room on a linear one."""
+    found = [1.0, *(row.ratio for row in rows)]
+    for row in rows:
+        found += [] if row.ratio_interval is None else [row.ratio_interval.low, row.ratio_interval.high]
+        found += [] if row.limit is None else [row.limit / row.baseline]
+    low, high = _ratio(min(found)), max(found)
+    reach = max(1 / low, high)
+    ticks = next((ticks for most, ticks in _TICKS if reach <= most), _TICKS[-1][1])
+    room = 0.04 * (math.log10(high) - math.log10(low) or 1.0)
+    return {
+        "type": "log",
+        "range": [math.log10(low) - room, math.log10(high) + room],
+        "tickvals": list(ticks),
+        "ticktext": ["0" if tick == 1 else change(tick, 0) if tick < _TIMES else f"×{tick:g}" for tick in ticks],
+    }
 
 
 def _ratio_errors(rows: list[MetricChange]) -> dict[str, object]:
@@ -122,8 +160,8 @@ def _ratio_errors(rows: list[MetricChange]) -> dict[str, object]:
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0.0 if one is None else 100 * (one.high - one.value) for one in known],
-        "arrayminus": [0.0 if one is None else 100 * (one.value - one.low) for one in known],
+        "array": [0.0 if one is None else one.high - one.value for one in known],
+        "arrayminus": [0.0 if one is None else one.value - max(one.low, _LEAST_RATIO) for one in known],
         "thickness": 2,
         "width": 5,
     }

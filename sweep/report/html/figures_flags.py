@@ -9,12 +9,15 @@ from typing import Any
 from sweep.report.facts.flags import FlagFacts, FlagLevel, FlagPoint
 from sweep.report.facts.history import State
 from sweep.report.html.markup import plain
-from sweep.report.html.plots import GREEN, GREY, RED, Plot, markers, plot, scatter
+from sweep.report.html.plots import CHOSEN, GREEN, GREY, RECOMMENDED, RED, Plot, markers, plot, scatter
 from sweep.report.html.words import counted, flag_word, short
 from sweep.trial import Flag
 
+# So many values each have their tick; neighbours closer than this share of the axis would write over each other.
+_FEW, _EVEN = 8, 0.11
 
-def flag_plot(place: int, facts: FlagFacts) -> Plot:
+
+def flag_plot(place: int, facts: FlagFacts, recommended: int | None = None) -> Plot:
     """Every trial by the flag's value, the mean of each value with its interval, and where every trial failed."""
     axis = _Axis(facts)
     traces: list[Any] = []
@@ -28,6 +31,9 @@ def flag_plot(place: int, facts: FlagFacts) -> Plot:
         top = max(scores, default=1.0)
         level = short(top + 0.08 * (top - min(scores, default=0.0) or 1.0))
         traces.append(_points(axis, failed, "failed (no score)", markers(State.FAILED), [level] * len(failed)))
+    chosen = [p for p in facts.points if p.number == recommended and p.score is not None]
+    if chosen:
+        traces.append(_points(axis, chosen, RECOMMENDED, CHOSEN, [short(p.score or 0.0) for p in chosen]))
     means = [level for level in facts.levels if level.mean is not None]
     if means:
         traces.append(_means(axis, means))
@@ -52,6 +58,7 @@ def flag_plot(place: int, facts: FlagFacts) -> Plot:
         f"Score by {facts.name}: {_says(facts)}",
         traces,
         height=330,
+        showlegend=True,
         xaxis={"title": {"text": plain(facts.name)}, **axis.layout},
         # An interval may be much wider than what was measured: it runs out of the plot.
         yaxis={"title": {"text": "score, lower is better"}, "range": _range([*scores, 1.0])},
@@ -68,9 +75,12 @@ class _Axis:
         if self.numeric:
             numbers = sorted(float(p.value) for p in facts.points if isinstance(p.value, int | float))
             gaps = [b - a for a, b in itertools.pairwise(numbers) if b > a]
-            # By rank where the values span decades: a logarithmic axis would put shapes and means elsewhere.
-            self.by_rank = numbers[0] > 0 and numbers[-1] / numbers[0] >= 16 and len(set(numbers)) <= 12
             self._ranked = sorted(set(numbers))
+            # By rank where few values lie unevenly, such as powers of two, or span decades: a logarithmic axis would
+            # put shapes and means elsewhere.
+            uneven = len(self._ranked) <= _FEW and bool(gaps) and min(gaps) < _EVEN * (numbers[-1] - numbers[0])
+            decades = numbers[0] > 0 and numbers[-1] / numbers[0] >= 16 and len(self._ranked) <= 12
+            self.by_rank = uneven or decades
             self.half = 0.4 if self.by_rank else min(gaps, default=1.0) / 2
         else:
             self.by_rank, self._ranked, self.half = False, [], 0.4
@@ -86,7 +96,9 @@ class _Axis:
     def layout(self) -> dict[str, Any]:
         """The axis of plotly."""
         if self.numeric and not self.by_rank:
-            return {"type": "linear"}
+            if len(self._ranked) > _FEW:
+                return {"type": "linear"}
+            return {"type": "linear", "tickvals": self._ranked, "ticktext": [f"{value:g}" for value in self._ranked]}
         texts = [f"{value:g}" for value in self._ranked] if self.by_rank else [plain(word) for word in self._words]
         last = len(texts) - 0.5
         return {"type": "linear", "tickvals": list(range(len(texts))), "ticktext": texts, "range": [-0.5, last]}

@@ -8,7 +8,21 @@ from typing import Any
 from sweep.report.facts.clouds import Cloud, CloudPoint, Parallel
 from sweep.report.facts.history import Moment, State
 from sweep.report.html.markup import plain
-from sweep.report.html.plots import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Plot, bar, markers, plot, scatter
+from sweep.report.html.plots import (
+    BLUE,
+    CHOSEN,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RECOMMENDED,
+    RED,
+    Plot,
+    bar,
+    markers,
+    plot,
+    scatter,
+)
 from sweep.report.html.words import counted, duration, metric_unit, metric_words, number, percent, short
 from sweep.searcher.importance import Importance
 from sweep.trial import SEARCHING, TrialKind
@@ -141,7 +155,7 @@ def _failed_marks(failed: Sequence[Moment], moments: Sequence[Moment]) -> list[A
     ]
 
 
-def cloud_plot(place: int, cloud: Cloud) -> Plot:
+def cloud_plot(place: int, cloud: Cloud, recommended: int | None = None) -> Plot:
     """The trials by two metrics, the front joined by a line."""
     traces: list[Any] = []
     front = cloud.front
@@ -164,6 +178,9 @@ def cloud_plot(place: int, cloud: Cloud) -> Plot:
     if base:
         look = {"symbol": "star", "size": 15, "color": GREEN, "line": {"width": 1, "color": GREY}}
         traces.append(_cloud_points(base, "today's flags", look))
+    chosen = [point for point in cloud.points if point.number == recommended]
+    if chosen:
+        traces.append(_cloud_points(chosen, RECOMMENDED, CHOSEN))
     x, y = cloud.metrics
     numbers = ", ".join(str(point.number) for point in front)
     return plot(
@@ -195,7 +212,7 @@ def _title(name: str) -> str:
 
 def _log(values: Sequence[float]) -> dict[str, Any]:
     low, high = min(values, default=0.0), max(values, default=0.0)
-    return {"type": "log"} if low > 0 and high / low >= 16 else {}
+    return {"type": "log", "dtick": "D2"} if low > 0 and high / low >= 16 else {}
 
 
 _THIRDS = ((GREEN, "solid", "best third"), (BLUE, "dash", "middle third"), (GREY, "dot", "worst third"))

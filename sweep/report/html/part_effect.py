@@ -21,6 +21,11 @@ def confirmation(facts: Facts) -> tuple[Html, list[Plot]]:
             "Nothing was launched again, so nothing here is confirmed: the best of many single measurements looks "
             "better than it is. Let the study go on to its end, or ask for more trials, before you believe it."
         )
+        if facts.report.recommendation.verdict is Verdict.KEEP:
+            say = (
+                "Nothing was launched again: no trial measured better than today's flags, so there was nothing to "
+                "confirm. How far apart two launches of the same flags lie, this study does not know."
+            )
         return el("section", title, el("p", say), id="confirmation"), []
     verdict = confirmed.verdict
     drawn = confirmation_plot(facts.confirmation, verdict.level)
@@ -83,20 +88,21 @@ def _how(found: Costs) -> str:
 
 
 def _head(found: Costs) -> list[str]:
-    return ["metric", "today", "then", "change", f"{percent(found.level)} interval of the change", "SLO"]
+    return ["metric", "today", f"trial {found.of}", "change", f"{percent(found.level)} interval of the change", "SLO"]
 
 
 def _row(one: MetricChange, found: Costs) -> list[Html | str]:
     ratio = one.ratio_interval
     interval = "–" if ratio is None else f"{change(ratio.low)} to {change(ratio.high)}"
     mark = {True: "better", False: "worse", None: ""}[one.better]
+    unsure = el("span", " may be chance", class_="quiet") if found.confirmed and one.better is None else None
     slo = "" if one.limit is None else f"{number(one.limit)}: {'kept' if one.keeps else 'BROKEN'}"
     name = metric_words(one.name) + (f", {one.unit}" if one.unit == "ms" else "")
     return [
         _name(name, thin=one.thin),
         _value(one.baseline, one.baseline_interval),
         _value(one.winner, one.winner_interval),
-        el("span", f"{change(one.ratio)} {mark}", class_=mark or None),
+        el("span", f"{change(one.ratio)} {mark}".rstrip(), unsure, class_=mark or None),
         interval if found.confirmed else "–",
         el("span", slo, class_=None if one.keeps is not False else "worse"),
     ]

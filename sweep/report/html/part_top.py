@@ -5,8 +5,11 @@ from __future__ import annotations
 from sweep.recommend import Verdict
 from sweep.report.facts import Facts
 from sweep.report.html.markup import Html, el, joined, table
+from sweep.report.html.part_short import in_short
 from sweep.report.html.words import duration, flag_word, percent
 from sweep.report.terminal import progress_text
+from sweep.report.values import ChangedFlag
+from sweep.trial import Flag
 
 
 def header(facts: Facts) -> Html:
@@ -17,7 +20,8 @@ def header(facts: Facts) -> Html:
         el("p", el("b", report.study), " · sweep report", class_="study"),
         el("h1", report.recommendation.sentence),
         el("p", *(el("span", text, class_=f"badge {kind}") for kind, text in _badges(facts)), class_="badges"),
-        el("p", progress_text(report), ".", class_="quiet"),
+        in_short(facts),
+        el("p", progress_text(report), ".", class_="quiet") if report.running is not None or facts.unfinished else None,
         _now(facts),
     )
 
@@ -66,7 +70,7 @@ def use(facts: Facts) -> Html:
         )
     else:
         parts.append(el("p", "These flags were not launched as they stand, so no command of theirs is stored."))
-    parts += [el("h3", "Against today's flags"), _diff(facts)]
+    parts += [_files(facts), el("h3", "Against today's flags"), _diff(facts)]
     return el("section", *parts, id="use")
 
 
@@ -81,18 +85,39 @@ def _nothing_to_set(facts: Facts) -> str:
     return "Nothing: nothing was measured. Type the command of the study again, and it goes on."
 
 
+def _files(facts: Facts) -> Html | None:
+    files = facts.brief.files
+    if not files:
+        return None
+    names = joined(part for name in files for part in (el("code", name), " "))
+    return el("p", "The same as files, in the study's folder: ", names, "and back again: ", el("code", "rollback/"))
+
+
 def _diff(facts: Facts) -> Html:
-    if not facts.changed:
+    if not facts.report.changed:
         return el("p", "No difference: today's flags stay.")
     rows = [
         (
             el("code", f"--{one.name}"),
             el("del", flag_word(one.today)),
             el("ins", flag_word(one.then)),
+            _no_matter(facts, one),
         )
-        for one in facts.changed
+        for one in facts.report.changed
     ]
-    return table(("flag", "today", "then"), rows, numbers=False, class_="diff")
+    return table(("flag", "today", "recommended", ""), rows, numbers=False, class_="diff")
+
+
+def _no_matter(facts: Facts, changed: ChangedFlag) -> Html | None:
+    """That a flag which changes is one that changes nothing, where that is proved for both values."""
+    inert = next((one for one in facts.report.equal.flags if one.name == changed.name and one.inert), None)
+    if inert is None or any(not _covers(inert.above, value) for value in (changed.today, changed.then)):
+        return None
+    return el("span", "makes no difference at this load", class_="quiet")
+
+
+def _covers(above: Flag, value: Flag) -> bool:
+    return isinstance(value, (int, float)) and (not isinstance(above, (int, float)) or value >= above)
 
 
 def measured_on(facts: Facts) -> Html | None:

@@ -27,7 +27,7 @@ def trials(facts: Facts) -> Html:
     else:
         names = flag_names(report.trials)
         metrics = [f"{metric_words(name)}{_few(facts, name)}" for name in report.metric_names]
-        head = ["trial", "place", *names, *metrics, "score", "remark"]
+        head = ["trial", "place", "score", *names, *metrics, "remark"]
         parts += [table(head, (_row(facts, trial, names) for trial in report.trials), class_="trials")]
     if facts.sheets:
         how = "Open a trial for its latencies, its load over time, its engine, its command and the end of its log."
@@ -55,9 +55,9 @@ def _row(facts: Facts, trial: RankedTrial, names: list[str]) -> list[Html | str]
     return [
         el("a", str(trial.number), href=f"#trial-{trial.number}"),
         place_text(trial),
+        el("b", score_text(trial)),
         *("–" if (value := trial.flags.get(name)) is None else str(value) for name in names),
         *(number(trial.metrics.get(name)) if trial.metrics else "" for name in metrics),
-        score_text(trial),
         el("span", status_text(facts.report, trial), class_="remark"),
     ]
 
@@ -84,6 +84,8 @@ def _sheet(sheet: Sheet, ranked: RankedTrial | None) -> Html:
     parts += [el("h4", "Command"), el("pre", el("code", sheet.command), tabindex="0")]
     for log in sheet.logs:
         text = ("...\n" if log.cut else "") + "\n".join(log.lines)
+        if log.left_out:
+            text += f"\n({counted(log.left_out, 'line')} on what was not given back at the end left out)"
         parts += [el("h4", f"The end of {log.path}"), el("pre", text, class_="log", tabindex="0")]
     return el("details", *parts, id=f"trial-{sheet.number}", class_="trial")
 

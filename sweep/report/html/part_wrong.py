@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from sweep.report.facts import Facts
 from sweep.report.html.markup import Html, Part, el, joined, table
-from sweep.report.html.words import counted, duration, percent
+from sweep.report.html.words import counted, duration, flag_word, percent
 from sweep.report.terminal import remarks
+from sweep.trial import Flags
+
+_MOST_ROWS = 25
 
 
 def wrong(facts: Facts) -> Html:
@@ -32,8 +35,56 @@ def wrong(facts: Facts) -> Html:
         rows_of = [(_numbers((one.number,)), str(one.kind), "; ".join(one.reasons)) for one in facts.disturbed]
         say = "Disturbed trials: measured while something held the machine back. They cannot win."
         parts += [el("h3", "Disturbed"), el("p", say), table(("trial", "kind", "why"), rows_of, numbers=False)]
+    parts += _refused(facts)
+    parts += _same(facts)
     parts += _times(facts)
     return el("section", *parts, id="wrong")
+
+
+def _refused(facts: Facts) -> list[Part]:
+    """Candidates that cannot work, by what is known of them, and how often that was right."""
+    found = facts.report.not_launched
+    if not found.refused and not found.checked:
+        return []
+    say = (
+        "Refused before a launch, since they cannot work: by the memory they need, or by a rule that vLLM has or "
+        "named. No trial was spent on them."
+    )
+    rows = [
+        (_flags(one.flags), el("span", one.reason, el("br"), el("span", one.rule, class_="quiet")),
+         percent(one.confidence, 1), str(one.before))
+        for one in found.refused[:_MOST_ROWS]
+    ]  # fmt: skip
+    head = ("flags", "why", "sure to fail", "before trial")
+    parts: list[Part] = [el("h3", "Refused candidates"), el("p", say)]
+    parts += [table(head, rows, numbers=False, class_="text")] if rows else []
+    parts += _left_out(len(found.refused))
+    if found.checked:
+        words = {True: "failed as foreseen", False: "worked, so the refusal was wrong", None: "told nothing"}
+        told = [el("span", _numbers((one.number,)), f"({one.rule}) {words[one.failed]}; ") for one in found.checked]
+        parts.append(el("p", "Launched all the same, to check: trial ", *told))
+    return parts
+
+
+def _same(facts: Facts) -> list[Part]:
+    """Candidates whose measurement is known, by the trial that has it."""
+    found = facts.report.not_launched.same
+    if not found:
+        return []
+    say = "Not launched, since only flags differ that made no difference: their measurement is that of another trial."
+    rows = [(_flags(one.flags), _numbers((one.trial,)), str(one.before)) for one in found[:_MOST_ROWS]]
+    head = ("flags", "the same as trial", "before trial")
+    return [el("h3", "Known already"), el("p", say), table(head, rows, numbers=False, class_="text"),
+            *_left_out(len(found))]  # fmt: skip
+
+
+def _left_out(count: int) -> list[Part]:
+    more = count - _MOST_ROWS
+    return [el("p", f"And {more:,} more, in the table passed_over.", class_="quiet")] if more > 0 else []
+
+
+def _flags(flags: Flags) -> Html:
+    return el("code", ", ".join(f"{name} {flag_word(value)}" for name, value in flags.items()))
 
 
 def _numbers(numbers: tuple[int, ...]) -> Html:
@@ -50,6 +101,8 @@ def _times(facts: Facts) -> list[Part]:
         for row in times.rows
     ]
     total = f"{duration(times.wall_s)} by the clock"
+    if facts.report.gpu_hours:
+        total += f", {facts.report.gpu_hours:.1f} GPU hours"
     if times.total_s > 1.05 * times.wall_s:
         total += f", {duration(times.total_s)} of trials, some side by side"
     return [el("h3", "Where the night went"), el("p", total, "."), table(("", "time", "share", ""), rows)]
@@ -57,5 +110,5 @@ def _times(facts: Facts) -> list[Part]:
 
 def about(facts: Facts) -> Html:
     """What limits the numbers, and how to read them."""
-    lines = joined(el("li", line) for line in remarks(facts.report))
+    lines = joined(el("li", line) for line in remarks(facts.report, tables=True))
     return el("section", el("h2", "Remarks"), el("ul", lines), id="remarks")

@@ -18,6 +18,9 @@ LOOKS = {
     State.DISTURBED: (PURPLE, "diamond-open"),
     State.FAILED: (RED, "x-thin-open"),
 }
+# A ring around the trial whose flags are recommended.
+RECOMMENDED = "recommended"
+CHOSEN: dict[str, Any] = {"symbol": "square-open", "size": 16, "color": GREEN, "line": {"width": 2, "color": GREEN}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,9 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def change(ratio: float) -> str:
+def change(ratio: float, digits: int = 1) -> str:
     """A ratio as the change that it is: 0.88 is -12 %."""
-    return f"{100 * (ratio - 1):+.1f} %".replace("-", "−")
+    return f"{100 * (ratio - 1):+.{digits}f} %".replace("-", "−")
 
 
 def metric_words(name: str) -> str:
