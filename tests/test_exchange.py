@@ -17,6 +17,7 @@ import yaml
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
+from optuna_dashboard._storage_url import get_storage
 from reported import confirmed, night
 
 from sweep.config import loads
@@ -336,7 +337,8 @@ class TestOptuna:
     def test_optuna_dashboard_opens_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "night.journal"
         lines(capsys, "optuna", str(night(tmp_path / "night")), str(path))
-        app = optuna_dashboard.wsgi(JournalStorage(JournalFileBackend(str(path))))
+        # By the word that stands on its command line, read as the command reads it.
+        app = optuna_dashboard.wsgi(get_storage(str(path)))
         asked: dict[str, Any] = {}
         setup_testing_defaults(asked)
 

@@ -61,8 +61,22 @@ def _refused(facts: Facts) -> list[Part]:
     parts += _left_out(len(found.refused))
     if found.checked:
         words = {True: "failed as foreseen", False: "worked, so the refusal was wrong", None: "told nothing"}
-        told = [el("span", _numbers((one.number,)), f"({one.rule}) {words[one.failed]}; ") for one in found.checked]
-        parts.append(el("p", "Launched all the same, to check: trial ", *told))
+        stored = {sheet.number for sheet in facts.sheets}
+        parts.append(el("p", "Launched all the same, to check:"))
+        parts.append(
+            el(
+                "ul",
+                *(
+                    el(
+                        "li",
+                        "trial ",
+                        _numbers((one.number,)) if one.number in stored else f"{one.number} ",
+                        f"{words[one.failed]} ({one.rule}: {one.reason})",
+                    )
+                    for one in found.checked
+                ),
+            )
+        )
     return parts
 
 
