@@ -1,4 +1,4 @@
-"""Writes the tables of README.md that come from the code: `python scripts/readme_tables.py` (or --check)."""
+"""Writes the tables of README.md and docs/ that come from the code: `python scripts/readme_tables.py` (or --check)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sweep.config import StudyConfig
 from sweep.metric_table import LATENCIES, RATES, STATISTICS, Latency, Rate
 from sweep.objective import PRESETS
 
-README = Path(__file__).parents[1] / "README.md"
+ROOT = Path(__file__).parents[1]
 
 
 def keys_table() -> str:
@@ -58,17 +58,20 @@ def presets_table() -> str:
     return "\n".join(lines)
 
 
-TABLES = {"keys": keys_table, "metrics": metrics_table, "presets": presets_table}
+TABLES = {
+    "README.md": {"metrics": metrics_table, "presets": presets_table},
+    "docs/study-file.md": {"keys": keys_table},
+}
 
 
-def with_tables(text: str) -> str:
-    """README with every table as the code has it now."""
-    for name, make in TABLES.items():
+def with_tables(page: str, text: str) -> str:
+    """The text of a page with each of its tables as the code has it now."""
+    for name, make in TABLES[page].items():
         begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
         pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
         found = pattern.search(text)
         if found is None:
-            raise SystemExit(f"README.md has no {begin}")
+            raise SystemExit(f"{page} has no {begin}")
         text = f"{text[: found.start()]}{begin}\n{make()}\n{end}{text[found.end() :]}"
     return text
 
@@ -92,11 +95,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when README.md is stale")
     check = parser.parse_args().check
-    text = README.read_text(encoding="utf-8")
-    fresh = with_tables(text)
-    if check and fresh != text:
-        sys.exit("README.md is stale: run python scripts/readme_tables.py")
-    README.write_text(fresh, encoding="utf-8")
+    for page in TABLES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        fresh = with_tables(page, text)
+        if check and fresh != text:
+            sys.exit(f"{page} is stale: run python scripts/readme_tables.py")
+        (ROOT / page).write_text(fresh, encoding="utf-8")
 
 
 if __name__ == "__main__":

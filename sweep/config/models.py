@@ -1,6 +1,6 @@
 """What a study file may say. Frozen models; every key described; unknown keys are refused.
 
-The descriptions are what README's table of keys is made of.
+The descriptions are what the table of keys in docs/study-file.md is made of.
 """
 
 from __future__ import annotations
