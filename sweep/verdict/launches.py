@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sweep.metric_table import Metric, parse_metric, rate_text, request_limits
 from sweep.metrics import enough_samples
 from sweep.records import RequestRecord
+from sweep.verdict.resampled import resampled_percentiles
 
 Array = NDArray[np.float64]
 _PER_REQUEST = ("ttft", "tpot", "e2el")
@@ -187,31 +188,18 @@ def _statistic(metric: Metric, sample: _Sample, draws: NDArray[np.int32]) -> Arr
         return np.full(len(draws), np.nan)
     if metric.percentile is not None:
         order = np.argsort(values)
-        # In slices: a night's ITLs times the resamples would not fit into memory at once.
-        rows = max(1, 4_000_000 // len(values))
-        ascending, whose = values[order], owner[order]
-        parts = (draws[at : at + rows, whose] for at in range(0, len(draws), rows))
-        return np.concatenate([_percentiles(ascending, part, metric.percentile) for part in parts])
-    counts = draws[:, owner]
-    total = counts.sum(axis=1)
+        return resampled_percentiles(values[order], owner[order], draws, metric.percentile)
+    requests = draws.shape[1]
+
+    def sums(weights: Array) -> Array:
+        return np.asarray(draws @ np.bincount(owner, weights, requests))
+
+    total = draws @ np.bincount(owner, minlength=requests)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (counts @ values) / total
         if metric.stat == "mean":
-            return np.asarray(mean)
+            return np.asarray(sums(values) / total)
         centred = values - values.mean()
-        return np.asarray(np.sqrt(np.maximum(0, (counts @ centred**2) / total - ((counts @ centred) / total) ** 2)))
-
-
-def _percentiles(ascending: Array, counts: NDArray[np.int32], percentile: float) -> Array:
-    """numpy's linear percentile of each row, in which `ascending[i]` occurs `counts[row, i]` times."""
-    reached = counts.cumsum(axis=1, dtype=np.int32)
-    total = reached[:, -1]
-    place = percentile / 100 * np.maximum(total - 1, 0)
-    below = np.floor(place).astype(np.int32)
-    last = len(ascending) - 1
-    low = ascending[np.minimum((reached <= below[:, None]).sum(axis=1), last)]
-    high = ascending[np.minimum((reached <= np.minimum(below + 1, total - 1)[:, None]).sum(axis=1), last)]
-    return np.where(total > 0, low + (place - below) * (high - low), np.nan)
+        return np.asarray(np.sqrt(np.maximum(0, sums(centred**2) / total - (sums(centred) / total) ** 2)))
 
 
 @lru_cache(maxsize=32)
