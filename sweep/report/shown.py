@@ -18,10 +18,7 @@ def page_metrics(objective: Objective) -> tuple[str, ...]:
 
 
 def confirm_metrics(source: Source) -> tuple[str, ...]:
-    """Those that a page gives intervals from server to server for, beside the objective's own.
-
-    Not of the ITL, whose intervals take seconds a launch: each resample goes through every gap of every request.
-    """
+    """Those that a page gives intervals from server to server for, beside the objective's own."""
     slo = {} if source.objective is None else source.objective.slo
-    latencies = [f"{stat}_{stem}_ms" for stem in LATENCIES if stem != "itl" for stat in _STATISTICS]
+    latencies = [f"{stat}_{stem}_ms" for stem in LATENCIES for stat in _STATISTICS]
     return (*latencies, *(name for name in RATES if name != "goodput_per_s" or slo))

@@ -1,7 +1,8 @@
 """Percentiles of values whose owners are drawn again and again, without writing out what each draw holds.
 
 A load of 1,000 requests has 100,000 gaps between tokens; 200 draws of it would be twenty million numbers to sum up for
-each percentile. Which value a percentile is follows from how many lie below it, so whole runs of values are counted at once.
+each percentile. Which value a percentile is follows from how many lie below it, so whole runs of values are counted at
+once.
 """
 
 from __future__ import annotations
