@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweep.diagnosis import REASONS, Diagnosis, Evidence, FailureClass, Phase, Policy, diagnose
+from sweep.diagnosis import REASONS, Diagnosis, Evidence, FailureClass, Phase, Policy, diagnose, is_farewell
 
 HERE = Path(__file__).parent
 SHARED = HERE.parents[1] / "shared" / "cases" / "failures.jsonl"
@@ -303,3 +303,23 @@ def test_a_log_is_read_once_and_never_held() -> None:
 
     assert diagnose(Evidence("load", log=lines())).failure_class is FailureClass.LOAD_OOM
     assert given == 60_000
+
+
+@pytest.mark.parametrize(
+    ("line", "farewell"),
+    [
+        ("nanobind: leaked 514 functions!", True),
+        (' - leaked type "triton._C.libtriton.ir.builder"', True),
+        (" - leaked instance 0x7f01 of type \"x\"", True),
+        (" - ... skipped remainder", True),
+        ("See https://nanobind.readthedocs.io/en/latest/refleaks.html", True),
+        ("/usr/lib/python3.11/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to "
+         "be 1 leaked semaphore objects to clean up at shutdown", True),
+        ("  warnings.warn('resource_tracker: There appear to be %d '", True),
+        ("INFO:     Application shutdown complete.", False),
+        ("ERROR nanobind: cannot load", False),
+        (" - leaked money", False),
+    ],
+)  # fmt: skip
+def test_what_a_process_counts_on_its_way_out_is_no_evidence(line: str, farewell: bool) -> None:
+    assert is_farewell(line) is farewell

@@ -20,7 +20,6 @@ from sweep.report.facts.clouds import clouds_of, parallel_of
 from sweep.report.facts.curves import SHARES, curves_of
 from sweep.report.facts.flags import FlagFacts, flag_facts
 from sweep.report.facts.history import State, state_of
-from sweep.report.facts.log_tail import log_tails
 from sweep.report.facts.timeline import MOST_POINTS, timeline_of
 from sweep.report.page import facts_of, sheet_reader
 from sweep.trial import Finished, Flag, TrialKind, TrialStatus
@@ -291,32 +290,6 @@ class TestTroubles:
         assert (first.failure_class, first.trials, first.line) == ("startup_oom", (3, 43), "CUDA out of memory")
         assert second.trials == (41,)
         assert [(one.number, one.reasons) for one in rich.disturbed] == [(4, ("GPU 0 throttled",))]
-
-
-class TestLogs:
-    def test_the_end_of_the_last_attempts_logs_without_colours_and_secrets(self, rich: Facts) -> None:
-        (log,) = sheet(rich, 40).logs
-        assert log.path == "logs/0040/server-1.log"
-        assert log.lines[:3] == ("started", HOSTILE, "red")
-        assert log.lines[3] == "HF_TOKEN=[redacted]"
-        assert not log.cut
-
-    def test_long_logs_lines_and_progress_bars_are_cut(self, tmp_path: Path) -> None:
-        place = tmp_path / "logs" / "0007"
-        place.mkdir(parents=True)
-        (place / "server-1.log").write_text("an earlier attempt\n")
-        text = "x" * 100_000 + "\n" + "".join(f"line {n}\n" for n in range(5_000)) + "10%\r50%\r100%\r\n" + "y" * 5_000
-        (place / "server-2.log").write_bytes(text.encode() + b"\xff\xfe\x00")
-        (place / "client-2.log").write_text("done\n")
-        server, client = log_tails(tmp_path, 7, str)
-        assert server.path == "logs/0007/server-2.log"
-        assert server.cut
-        assert len(server.lines) == 25
-        assert server.lines[-2] == "100%"
-        assert server.lines[-3] == "line 4999"
-        assert len(server.lines[-1]) < 400
-        assert client.lines == ("done",)
-        assert log_tails(tmp_path, 8, str) == ()
 
 
 class TestWhatCannotBeRead:

@@ -107,7 +107,7 @@ def costs_plot(costs: Costs) -> Plot:
                 hoverinfo="text",
             )
         )
-    limits = [(row, name) for row, name in known if row.limit is not None]
+    limits = [(row, name) for row, name in known if row.limit is not None and row.baseline > 0]
     if limits:
         traces.append(
             scatter(
@@ -142,7 +142,8 @@ def _ratio_axis(rows: tuple[MetricChange, ...]) -> dict[str, object]:
     found = [1.0, *(row.ratio for row in rows)]
     for row in rows:
         found += [] if row.ratio_interval is None else [row.ratio_interval.low, row.ratio_interval.high]
-        found += [] if row.limit is None else [row.limit / row.baseline]
+        found += [] if row.limit is None or row.baseline <= 0 else [row.limit / row.baseline]
+    found = [one for one in found if math.isfinite(one)]
     low, high = _ratio(min(found)), max(found)
     reach = max(1 / low, high)
     ticks = next((ticks for most, ticks in _TICKS if reach <= most), _TICKS[-1][1])
@@ -161,7 +162,7 @@ def _ratio_errors(rows: list[MetricChange]) -> dict[str, object]:
         "type": "data",
         "symmetric": False,
         "array": [0.0 if one is None else one.high - one.value for one in known],
-        "arrayminus": [0.0 if one is None else one.value - max(one.low, _LEAST_RATIO) for one in known],
+        "arrayminus": [0.0 if one is None else max(0.0, one.value - max(one.low, _LEAST_RATIO)) for one in known],
         "thickness": 2,
         "width": 5,
     }
