@@ -42,8 +42,8 @@ def as_json(report: Report) -> dict[str, Any]:
         "front": None if report.front is None else _front(report.front),
         "trials": [_trial(trial) for trial in report.trials],
         "changed": {one.name: {"today": one.today, "then": one.then} for one in report.changed},
-        "gate": report.gate.as_json()
-        | {"candidates": [dataclasses.asdict(one) for one in report.not_launched.refused]},
+        "gate": report.gate.as_json(),
+        "refused": [dataclasses.asdict(one) for one in report.not_launched.refused],
         "checked_refusals": [dataclasses.asdict(one) for one in report.not_launched.checked],
         "same": [dataclasses.asdict(one) for one in report.not_launched.same],
         "drift": [dataclasses.asdict(one) for one in report.drift],
