@@ -25,11 +25,10 @@ class Brief:
 
     `asked` are the metrics of the objective, `worse` those that are worse beyond their interval or break their SLO,
     `perhaps_worse` those that look at least 10 % worse where the interval cannot tell (or there is none). All three are
-    empty where no other flags are recommended than today's. `closest` is
-    the best trial of other flags and its score, where today's stay.
-    `kinds` counts the stored trials: (kind, how many).
-    `causes` are (class of failure, trials). `began_wall_s` and `ended_wall_s` are seconds since 1970, None before a
-    trial is stored. `files` are those for production in the study's folder, of the flags that this report recommends.
+    empty where no other flags are recommended than today's. `closest` is the best trial of other flags and its score,
+    where today's stay. `kinds` counts the stored trials: (kind, how many); `causes` are (class of failure, trials).
+    `began_wall_s` and `ended_wall_s` are seconds since 1970, None before a trial is stored. `files` are those for
+    production in the study's folder, of the flags that this report recommends.
     """
 
     asked: tuple[MetricChange, ...]

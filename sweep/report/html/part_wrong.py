@@ -61,7 +61,6 @@ def _refused(facts: Facts) -> list[Part]:
     parts += _left_out(len(found.refused))
     if found.checked:
         words = {True: "failed as foreseen", False: "worked, so the refusal was wrong", None: "told nothing"}
-        stored = {sheet.number for sheet in facts.sheets}
         parts.append(el("p", "Launched all the same, to check:"))
         parts.append(
             el(
@@ -70,7 +69,7 @@ def _refused(facts: Facts) -> list[Part]:
                     el(
                         "li",
                         "trial ",
-                        _numbers((one.number,)) if one.number in stored else f"{one.number} ",
+                        _number(facts, one.number),
                         f"{words[one.failed]} ({one.rule}: {one.reason})",
                     )
                     for one in found.checked
@@ -86,7 +85,7 @@ def _same(facts: Facts) -> list[Part]:
     if not found:
         return []
     say = "Not launched, since only flags differ that made no difference: their measurement is that of another trial."
-    rows = [(_flags(one.flags), _numbers((one.trial,)), str(one.before)) for one in found[:_MOST_ROWS]]
+    rows = [(_flags(one.flags), _number(facts, one.trial), str(one.before)) for one in found[:_MOST_ROWS]]
     head = ("flags", "the same as trial", "before trial")
     return [el("h3", "Known already"), el("p", say), table(head, rows, numbers=False, class_="text"),
             *_left_out(len(found))]  # fmt: skip
@@ -99,6 +98,12 @@ def _left_out(count: int) -> list[Part]:
 
 def _flags(flags: Flags) -> Html:
     return el("code", ", ".join(f"{name} {flag_word(value)}" for name, value in flags.items()))
+
+
+def _number(facts: Facts, number: int) -> Html:
+    """A trial that may not be stored: it was set aside, or has not ended."""
+    stored = any(sheet.number == number for sheet in facts.sheets)
+    return _numbers((number,)) if stored else el("span", f"{number} ")
 
 
 def _numbers(numbers: tuple[int, ...]) -> Html:
