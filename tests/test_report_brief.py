@@ -52,8 +52,9 @@ def test_one_measurement_costs_perhaps(tmp_path: Path) -> None:
 def test_where_todays_flags_stay_the_closest_is_named(tmp_path: Path) -> None:
     found = facts(write(tmp_path, (measured(0, alike(50.0)), measured(1, alike(90.0)), measured(2, alike(60.0)))))
     assert (found.brief.asked, found.brief.worse, found.brief.perhaps_worse) == ((), (), ())
-    number, score = found.brief.closest or (None, 0.0)
-    assert (number, score) == (2, pytest.approx(1.2))
+    assert found.brief.closest is not None
+    assert found.brief.closest[0] == 2
+    assert found.brief.closest[1] == pytest.approx(1.2)
     assert ", score 1.200" in short(found)
 
 
