@@ -1,8 +1,4 @@
-"""What TensorBoard opens: the score and the metrics of every trial that ended, written by a callback of Ray Tune.
-
-Ray's own logger for TensorBoard writes from a thread, which a full disk ends; whoever waits for it then waits for ever.
-Here a file is written at once and in one piece, and one that cannot be written is none.
-"""
+"""What TensorBoard opens: the score and the metrics of every trial that ended, written by a callback of Ray Tune."""
 
 from __future__ import annotations
 
@@ -12,18 +8,17 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from tensorboardX.event_file_writer import EventsWriter
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.summary import hparams, scalar
 
+from sweep.atomic_file import WriteFailed, write_atomically
+from sweep.event_file import event_file
 from sweep.trial import Finished
 from sweep.wire import RESULT, finished_from_result
 
 
 class TensorBoardFiles(tune.Callback):
-    """Writes `FOLDER/NNNN-KIND/events.out.tfevents.*` for each trial with metrics, its flags as hyperparameters.
+    """Writes `FOLDER/NNNN-KIND/events.out.tfevents.sweep` for each trial with metrics, its flags as hyperparameters.
 
-    The step of every figure is the trial's number.
+    The step of every figure is the trial's number. A file that cannot be written is none: no night should end for it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,28 +31,23 @@ class TensorBoardFiles(tune.Callback):
         del iteration, trials, trial
         payload = result.get(RESULT)
         if payload is not None:
-            with contextlib.suppress(OSError):  # nobody's night should end for it
+            with contextlib.suppress(OSError, WriteFailed):
                 write_events(self._folder, finished_from_result(payload))
 
 
 def write_events(folder: Path, finished: Finished) -> None:
-    """One trial's file, in place of an earlier one of its number; none without metrics. Raises OSError."""
+    """One trial's file, in place of an earlier one of its number; none without metrics.
+
+    Raises OSError and WriteFailed.
+    """
     found = numbers_of(finished)
     if not found:
         return
     place = folder / f"{finished.number:04d}-{finished.kind}"
     place.mkdir(parents=True, exist_ok=True)
-    for earlier in place.glob("events.out.tfevents.*"):
-        earlier.unlink()
     flags = {name: "(vLLM's default)" if value is None else value for name, value in finished.flags.items()}
-    summaries = [scalar(name, value) for name, value in found.items()]
-    summaries += hparams(flags, found) if flags else ()
-    writer = EventsWriter(str(place / "events"))
-    try:
-        for summary in summaries:
-            writer.write_event(Event(wall_time=time.time(), step=finished.number, summary=summary))
-    finally:
-        writer.close()
+    content = event_file(finished.number, time.time(), found, flags)
+    write_atomically(place / "events.out.tfevents.sweep", content)
 
 
 def numbers_of(finished: Finished) -> dict[str, float]:
