@@ -12,18 +12,29 @@ from studies import Studies, all_studies
 LONGEST = (
     "test_vllm_study",
     "test_going_on",  # of the short run the longest
-    "test_confirm_study",
     "test_resume",
     "test_signals",
+    "test_confirm_study",
     "test_tune",
     "test_deadline",
     "test_twin_vllm",
     "test_calibrated",
+    "test_devices",
+    "test_scheduler_study",
+    "test_twin_fit",
+    "test_twin_study",
     "test_runner",
     "test_runner_rounds",
+    "test_twinning_advice",
     "test_proposer",
-    "test_scheduler_study",
+    "test_samplers",
+    "test_tune_mistakes",
+    "test_bench_search",
+    "test_stuck",
+    "test_cluster_study",
     "test_bench_twin",
+    "test_production_vllm",
+    "test_report_browser",
 )
 
 

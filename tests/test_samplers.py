@@ -88,10 +88,14 @@ def mixed_outcome(flags: Flags) -> Outcome:
     return Outcome("complete", 1 + 1 / seqs, {"p95_ttft_ms": 40 / seqs - 1}, (1 + 1 / seqs, 2 - 1 / seqs))
 
 
+# A Gaussian process is fitted again for each point that breaks the constraint: its own is broken rarely.
+PARAMETERS = {"cmaes": NUMBERS, "gp": {name: MIXED[name] for name in MIXED if name != "max-num-batched-tokens"}}
+CONSTRAINTS = {"gp": "max-num-seqs >= 9"}
+
+
 def mixed(sampler: str) -> Proposer:
-    parameters = NUMBERS if sampler == "cmaes" else MIXED
     return Proposer(
-        space(parameters, "max-num-batched-tokens >= max-num-seqs"),
+        space(PARAMETERS.get(sampler, MIXED), CONSTRAINTS.get(sampler, "max-num-batched-tokens >= max-num-seqs")),
         seed=4,
         sampler=sampler,
         slo_names=("p95_ttft_ms",),
@@ -102,7 +106,7 @@ def mixed(sampler: str) -> Proposer:
 @pytest.mark.parametrize("sampler", LEARNERS)
 def test_a_sampler_rebuilt_from_the_record_goes_on_the_same(sampler: str) -> None:
     trials = 12 if sampler == "gp" else 24
-    first = {**dict.fromkeys(MIXED if sampler != "cmaes" else NUMBERS, None), "gpu-memory-utilization": 0.9}
+    first = {**dict.fromkeys(PARAMETERS.get(sampler, MIXED), None), "gpu-memory-utilization": 0.9}
     proposer = mixed(sampler)
     proposer.tell(0, first, Outcome("infeasible"))
     record = run(proposer, trials, mixed_outcome)
