@@ -1,6 +1,6 @@
 """How often is the verdict right? Studies whose truth is known: a noisy search, then the confirmation of its best.
 
-    python scripts/bench_decision.py [--json FILE] [--quick] [--noise FILE ...] [--fit STUDY_FOLDER]
+    python scripts/bench_decision.py [--json FILE] [--quick] [--noise FILE ...] [--fit STUDY_FOLDER [--alike]]
 
 A search measures each of 60 configurations once. The best 3 are confirmed with the baseline, block by block, until the
 stop rule is content. Kinds of studies:
@@ -18,7 +18,7 @@ Beside it, what picking the best single observation would have said of the same 
 noise file; `levels` holds all of them.
 
 `--fit` prints the noise file of a stored study in which the same flags were launched again and again, and says how many
-launches it rests on.
+launches it rests on; `--alike` takes all of its flags for one setting, as they are in an A/A study.
 """
 
 from __future__ import annotations
@@ -227,12 +227,13 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few studies: under 50 s on 2 cores")
     parser.add_argument("--noise", type=Path, nargs="+", default=list(NOISES), metavar="FILE")
     parser.add_argument("--fit", type=Path, metavar="STUDY_FOLDER", help="print the noise of a stored study")
+    parser.add_argument("--alike", action="store_true", help="with --fit: an A/A study, whose flags all do the same")
     parser.add_argument("--studies", type=int, help="how many A/A studies; fewer of those with an outlier")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     if options.fit is not None:
         try:
-            print(fit_noise(options.fit).dump(), end="")
+            print(fit_noise(options.fit, alike=options.alike).dump(), end="")
         except (ValueError, SweepError) as error:
             sys.exit(f"bench_decision: {error}")
         return

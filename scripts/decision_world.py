@@ -127,12 +127,15 @@ class World:
         )
 
 
-def fit_noise(folder: Path, most_launches: int = 12) -> Noise:
-    """The layers, from a stored study in which flags were launched more than once (an A/A study, a confirmation).
+def fit_noise(folder: Path, most_launches: int = 12, *, alike: bool = False) -> Noise:
+    """The layers, from a stored study in which flags were launched more than once on one load.
+
+    `alike`: all of its flags do the same (an A/A study), so that each block has launched one setting several times.
 
     Variances by the method of moments on mean logs: requests of the same prompt over launches give `prompt_sd`, what is
     left of a request `request_sd`; a two-way layout of launches by rounds gives the rest, less what its requests
-    explain; `server_sd` is that of the p95 where it is larger. Drift between the launches is a part of it.
+    explain; `server_sd` is that of the p95 where it is larger. Drift between the launches of a block is a part of it;
+    `drift_sd` is what three blocks and more differ by beyond all this, 0 where there are fewer.
     Raises ValueError when nothing was launched twice.
     """
     # Here, since only this function needs Parquet: the workers of the bench start faster without.
@@ -142,7 +145,7 @@ def fit_noise(folder: Path, most_launches: int = 12) -> Noise:
     for trial in read_trials(folder):
         # A calibration and a soak send loads of their own.
         if trial.status is TrialStatus.COMPLETE and trial.kind not in (TrialKind.CALIBRATION, TrialKind.SOAK):
-            flags = json.dumps(dict(trial.flags), sort_keys=True)
+            flags = "" if alike else json.dumps(dict(trial.flags), sort_keys=True)
             groups.setdefault(f"{flags} {trial.block}", []).append(read_requests(folder, trial.number))
     repeated = [launches for launches in groups.values() if len(launches) > 1]
     if not repeated:
@@ -152,7 +155,7 @@ def fit_noise(folder: Path, most_launches: int = 12) -> Noise:
     layers = {stem: _layers([_table(launches, stem) for launches in repeated]) for stem in STEMS}
     return Noise(
         name=folder.name,
-        source=f"{sum(map(len, repeated))} launches of {len(repeated)} configurations",
+        source=f"{sum(map(len, repeated))} launches, the same load at least twice: {len(repeated)} times",
         most_launches=most_launches,
         rounds=rounds,
         requests=max(1, len(first) // rounds),
@@ -208,5 +211,18 @@ def _layers(groups: Sequence[Sequence[Numbers]]) -> Layers:
         tails = np.log(np.percentile(np.exp(np.concatenate(tables, axis=1)), 95, axis=1))
         spread = max(float(np.var(middles, ddof=1)) for middles in (means.mean(axis=1), tails))
         server.append(spread - within / means.shape[1])
-    sds = [math.sqrt(max(0.0, float(np.mean(part)))) for part in (server, round_, prompt, request)]
-    return Layers(math.exp(float(np.mean(medians))), 0.0, *sds)
+    variances = [max(0.0, float(np.mean(part))) for part in (server, round_, prompt, request)]
+    drift = _between(groups, variances) if len(groups) > 2 else 0.0
+    return Layers(math.exp(float(np.mean(medians))), math.sqrt(drift), *map(math.sqrt, variances))
+
+
+def _between(groups: Sequence[Sequence[Numbers]], variances: Sequence[float]) -> float:
+    """The variance between blocks beyond what their servers, rounds, prompts and requests explain."""
+    server, round_, prompt, request = variances
+    means, explained = [], []
+    for tables in (group for group in groups if group):
+        launches, sizes = len(tables[0]), sum(table.shape[1] for table in tables)
+        means.append(float(np.mean([table.mean() for table in tables])))
+        of_launches = (server + round_ / len(tables) + request / sizes) / launches
+        explained.append(of_launches + prompt / sizes)
+    return max(0.0, float(np.var(means, ddof=1)) - float(np.mean(explained)))

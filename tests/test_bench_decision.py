@@ -111,6 +111,26 @@ def test_noise_is_estimated_from_launches_of_the_same_flags(tmp_path: Path) -> N
     assert found.latencies["ttft"].round_sd == pytest.approx(0.1, rel=0.4)
 
 
+def test_in_an_aa_study_all_flags_are_one_setting_and_blocks_drift(tmp_path: Path) -> None:
+    writer = store(tmp_path)
+    latencies = {stem: dataclasses.replace(layers, drift_sd=0.5) for stem, layers in LOUD.latencies.items()}
+    world = World(dataclasses.replace(LOUD, latencies=latencies), 3, {})
+    numbers = iter(range(100))
+    for block in range(12):
+        for flags, launch in zip(
+            ({"max-num-seqs": 32}, {"max-num-seqs": 33}), world.block(range(2), block), strict=True
+        ):
+            trial = complete(next(numbers))
+            spec = dataclasses.replace(trial.spec, flags=flags, block=block)
+            writer.append(changed(trial, requests=records(launch), spec=spec), engine_summary={}, telemetry=())
+    with pytest.raises(ValueError, match="launched twice"):
+        fit_noise(tmp_path)
+    found = fit_noise(tmp_path, alike=True)
+    assert found.latencies["ttft"].drift_sd == pytest.approx(0.5, rel=0.5)
+    assert found.latencies["ttft"].server_sd == pytest.approx(0.2, rel=0.5)
+    assert found.latencies["tpot"].drift_sd == pytest.approx(0.5, rel=0.5)
+
+
 def test_a_study_that_launched_nothing_twice_tells_no_noise(tmp_path: Path) -> None:
     store(tmp_path).append(complete(0), engine_summary={}, telemetry=())
     with pytest.raises(ValueError, match="launched twice"):
