@@ -221,4 +221,6 @@ def test_death_of_ray_is_one_line_and_the_next_start_goes_on(studies: Studies, t
         read_trials(results(nights[name]))
     again = start(studies, nights["cluster"])
     assert again.wait() == 0, again.text()
-    assert [trial.number for trial in read_trials(results(nights["cluster"]))] == [0, 1]
+    # It joins a cluster now, whose node has a baseline of its own where that of trial 0 was stored before Ray died.
+    after = read_trials(results(nights["cluster"]))
+    assert [trial.number for trial in after if trial.kind is not TrialKind.NODE] == [0, 1]
