@@ -29,8 +29,15 @@ from sweep.store import StoredTrial, read_trials
 
 _HEAD = """
 import ray, sys
-context = ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=50,
-                   object_store_memory=100 << 20, _system_config={"prestart_worker_first_driver": False})
+for tries_left in (2, 1, 0):  # Ray gives itself half a minute to come up: little where everything runs at once
+    try:
+        context = ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=50,
+                           object_store_memory=100 << 20, _system_config={"prestart_worker_first_driver": False})
+        break
+    except Exception:
+        if not tries_left:
+            raise
+        ray.shutdown()
 print(context.address_info["gcs_address"], flush=True)
 sys.stdin.read()
 """
