@@ -55,7 +55,7 @@ def _shoot(program: str, page: Path, prefix: Path) -> None:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         wide = _open(browser, page, viewport=WIDE)
-        _between(wide, prefix, "top", "header", "#costs")
+        _between(wide, prefix, "top", "header", "#confirmation")
         _between(wide, prefix, "why", "#why", "#plot-history")
         wide.evaluate("document.getElementById('trial-0').open = true")
         wide.wait_for_selector("#trial-0 .plot[data-timeline][data-drawn]")

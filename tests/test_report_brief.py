@@ -32,7 +32,7 @@ def test_what_was_asked_for_and_what_it_costs(tmp_path: Path) -> None:
     text = short(found)
     assert "You asked for" in text
     assert "It costs" in text
-    assert "p95 TPOT <b>" in text
+    assert text.count(" TPOT <b>") == 1  # one of its percentiles; the table has all
 
 
 def test_a_broken_slo_is_a_cost_even_where_it_was_asked_for(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
+from sweep.metric_table import parse_metric
 from sweep.report.facts import Facts
 from sweep.report.facts.brief import Brief
 from sweep.report.facts.costs import MetricChange
@@ -24,9 +25,9 @@ def in_short(facts: Facts) -> Html | None:
     if brief.asked:
         items.append(("You asked for", _changes(brief.asked)))
     if brief.worse:
-        items.append(("It costs", _changes(brief.worse)))
+        items.append(("It costs", _changes(_one_a_kind(brief.worse))))
     if brief.perhaps_worse:
-        items.append(("It may cost", _changes(brief.perhaps_worse, unsure=facts.settled)))
+        items.append(("It may cost", _changes(_one_a_kind(brief.perhaps_worse), unsure=facts.settled)))
     elif brief.asked and not brief.worse:
         items.append(("It costs", "nothing that was measured"))
     if brief.closest is not None:
@@ -51,6 +52,20 @@ def _changes(changes: Sequence[MetricChange], *, unsure: bool = False) -> Html:
     left_out = len(changes) - _MOST_CHANGES
     more = f"; {left_out} more" if left_out > 0 else ""
     return el("span", *parts[:-1], more, " – their intervals include no change" if unsure else None)
+
+
+def _one_a_kind(changes: Sequence[MetricChange]) -> list[MetricChange]:
+    """Of each latency and rate the change that is worst, broken SLOs before others: the table has all."""
+    found: dict[str, MetricChange] = {}
+    for one in changes:
+        kind = parse_metric(one.name).stem or one.name
+        found[kind] = max((found.get(kind, one), one), key=_badness)
+    return sorted(found.values(), key=_badness, reverse=True)
+
+
+def _badness(one: MetricChange) -> tuple[bool, float]:
+    ratio = one.ratio if one.lower_is_better or one.ratio <= 0 else 1 / one.ratio
+    return one.keeps is False, ratio
 
 
 def _went_wrong(facts: Facts) -> Html | str:

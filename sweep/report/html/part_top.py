@@ -98,14 +98,13 @@ def _diff(facts: Facts) -> Html:
         return el("p", "No difference: today's flags stay.")
     rows = [
         (
-            el("code", f"--{one.name}"),
+            el("span", el("code", f"--{one.name}"), _no_matter(facts, one)),
             el("del", flag_word(one.today)),
             el("ins", flag_word(one.then)),
-            _no_matter(facts, one),
         )
         for one in facts.report.changed
     ]
-    return table(("flag", "today", "recommended", ""), rows, numbers=False, class_="diff")
+    return table(("flag", "today", "recommended"), rows, numbers=False, class_="diff")
 
 
 def _no_matter(facts: Facts, changed: ChangedFlag) -> Html | None:
@@ -113,7 +112,7 @@ def _no_matter(facts: Facts, changed: ChangedFlag) -> Html | None:
     inert = next((one for one in facts.report.equal.flags if one.name == changed.name and one.inert), None)
     if inert is None or any(not _covers(inert.above, value) for value in (changed.today, changed.then)):
         return None
-    return el("span", "makes no difference at this load", class_="quiet")
+    return el("span", el("br"), "makes no difference at this load", class_="quiet")
 
 
 def _covers(above: Flag, value: Flag) -> bool:
