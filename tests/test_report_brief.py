@@ -83,8 +83,9 @@ def test_files_for_production_are_named_only_for_the_studys_own_winner(tmp_path:
     folder = confirmed(tmp_path)
     (folder / "recommended").mkdir()
     (folder / "recommended" / "serve.sh").write_text("")
-    assert facts(folder).brief.files == ("recommended/serve.sh",)
-    assert "recommended/serve.sh" in as_html(facts(folder))
+    found = facts(folder)
+    assert found.brief.files == ("recommended/serve.sh",)
+    assert "recommended/serve.sh" in as_html(found)
     assert facts(folder, weights={"p95_tpot_ms": 1.0}).brief.files == ()
 
 
