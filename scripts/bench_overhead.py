@@ -112,7 +112,13 @@ def real(home: Path, trials: int) -> Path:
     """The same on the installed vLLM, with a toy model."""
     build(home / "toy")
     content = {
-        "study": {"name": "real", "trials": trials, "racing": False, "results": str(home / "results")},
+        "study": {
+            "name": "real",
+            "trials": trials,
+            "sampler": "random",
+            "racing": False,
+            "results": str(home / "results"),
+        },
         "model": {"path": str(home / "toy"), "served_name": "toy"},
         "serve": {
             "flags": {"max-model-len": 2048, "enforce-eager": True, "dtype": "bfloat16", "block-size": 32},

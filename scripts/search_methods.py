@@ -205,5 +205,5 @@ OURS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
         for name in ("gate", "equivalence", "racing")
         if name in StudySection.model_fields
     },
-    "ours with the twin": {"study": {"sampler": "twin"}},
+    **{f"ours with {name}": {"study": {"sampler": name}} for name in ("tpe", "gp")},
 }

@@ -12,7 +12,7 @@ from sweep.earlier import earlier_trials
 from sweep.equivalence import EngineClasses
 from sweep.plan import StudyPlan
 from sweep.prepare import Prepared
-from sweep.proposals import make_proposer
+from sweep.proposals import make_proposer, sampler_of
 from sweep.racing import GPU_NOISE
 from sweep.searcher.samplers import MODELS, Recipe
 from sweep.searcher.twin_sampler import twin_recipe
@@ -59,7 +59,7 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: L
 
 def _models(prepared: Prepared, ledger: Ledger | None, say: Callable[[str], None]) -> Mapping[str, Recipe]:
     """Samplers by name, `twin` among them where this study wants it."""
-    if prepared.config.study.sampler != "twin":
+    if sampler_of(prepared) != "twin":
         return MODELS
     setup, fingerprint = prepared.setup, prepared.fingerprint
     known = Ledger.stored(setup.folder, fingerprint) if ledger is None else ledger

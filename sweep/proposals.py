@@ -13,11 +13,13 @@ from sweep.guide import Guides, PassedOver
 from sweep.memory import Unknown
 from sweep.prepare import Prepared
 from sweep.racing import CPU_NOISE, GPU_NOISE
+from sweep.recommend import Recommendation, Verdict, nearest_to_today, recommend
 from sweep.searcher.proposer import Proposer
 from sweep.searcher.samplers import MODELS, Recipe
 from sweep.start_points import BATCHED, SEQS, UTILIZATION, StartPoint, usual_points
 from sweep.store import PassedStore, read_passed
-from sweep.trial import Flag, Flags
+from sweep.trial import Finished, Flag, Flags
+from sweep.twinning.computed import COMPUTED
 
 
 def make_proposer(prepared: Prepared, models: Mapping[str, Recipe] = MODELS) -> tuple[Proposer, EngineClasses | None]:
@@ -30,7 +32,7 @@ def make_proposer(prepared: Prepared, models: Mapping[str, Recipe] = MODELS) -> 
     proposer = Proposer(
         prepared.space,
         seed=config.study.seed,
-        sampler=config.study.sampler,
+        sampler=sampler_of(prepared),
         slo_names=tuple(objective.limits),
         front=len(objective.front),
         first=[point.flags for point in first_points(prepared)],
@@ -41,6 +43,15 @@ def make_proposer(prepared: Prepared, models: Mapping[str, Recipe] = MODELS) -> 
     for point in passed:
         proposer.recall(point)
     return proposer, classes
+
+
+def sampler_of(prepared: Prepared) -> str:
+    """Who proposes: of `auto` the twin, where it can compute all that is searched and one score is looked for."""
+    name = prepared.config.study.sampler
+    if name != "auto":
+        return name
+    foreign = any(one.name not in COMPUTED and one.size != 1 for one in prepared.space.parameters)
+    return "tpe" if foreign or prepared.setup.objective.front else "twin"
 
 
 def first_points(prepared: Prepared) -> tuple[StartPoint, ...]:
@@ -90,6 +101,18 @@ def equivalence_rules(prepared: Prepared, capacity: Capacity | None = None) -> R
     noise = GPU_NOISE if prepared.setup.uses_gpus else CPU_NOISE
     rounds = max(1, len(prepared.setup.plan.rounds))
     return Rules(prepared.config.serve.flags, math.sqrt(noise.server_sd**2 + noise.round_sd**2 / rounds), capacity)
+
+
+def best_of_search(prepared: Prepared, known: Mapping[int, Finished]) -> Recommendation:
+    """What the search alone says, of equivalent winners the one nearest to today's flags."""
+    found = recommend(known.values())
+    if not prepared.config.study.equivalence or found.verdict is not Verdict.BETTER:
+        return found
+    baseline = prepared.config.baseline_flags()
+    classes = EngineClasses(prepared.space, baseline, equivalence_rules(prepared))
+    for one in known.values():
+        classes.hear(one)
+    return nearest_to_today(found, baseline, classes.preferred)
 
 
 def _keeper(prepared: Prepared, known: Sequence[PassedOver]) -> Callable[[PassedOver], None]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from sweep.search_space import canonical, flags_key
 from sweep.trial import CUT, SEARCHING, Finished, Flags, TrialKind, TrialStatus
 
 
@@ -73,6 +74,30 @@ def recommend(trials: Iterable[Finished]) -> Recommendation:
         how += ", and it keeps the SLOs, which the baseline does not"
     sentence = f"Trial {best.number} is {how}{_slo_note(best)} (unconfirmed: one measurement each)."
     return Recommendation(Verdict.BETTER, best.number, best.flags, best.score, gain, sentence)
+
+
+def nearest_to_today(found: Recommendation, baseline: Flags, prefer: Callable[[Flags], Flags]) -> Recommendation:
+    """An unconfirmed recommendation with the flags that `prefer` names among those provably the same as the winner's.
+
+    Those nearer to `baseline` are the smaller change for the same measurement; where they are today's own, the winner
+    was ahead by luck alone, and today's flags stay.
+    """
+    if found.verdict is not Verdict.BETTER or found.confirmed or found.flags is None:
+        return found
+    flags = prefer(found.flags)
+    if flags_key(flags) == flags_key(baseline):
+        sentence = (
+            f"Keep your flags: trial {found.number}, the best one, is the same to the engine as they are, by its "
+            "own counters."
+        )
+        return Recommendation(Verdict.KEEP, 0, flags, 1.0, 0.0, sentence)
+    names = [name for name, value in flags.items() if canonical(value) != canonical(found.flags.get(name))]
+    if not names:
+        return found
+    words = ", ".join(f"{name} {found.flags.get(name)}" for name in names)
+    values = ", ".join("left to vLLM" if flags[name] is None else str(flags[name]) for name in names)
+    sentence = f"{found.sentence} By the engine's counters its {words} made no difference: {values} instead."
+    return replace(found, flags=flags, sentence=sentence)
 
 
 def not_for_production(found: Recommendation, word: str) -> Recommendation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +12,7 @@ from sweep.checks import check_baseline
 from sweep.config import StudyConfig, located
 from sweep.errors import ConfigError, HostError
 from sweep.fingerprint import Fingerprint
+from sweep.gate import NOTHING, Knowledge
 from sweep.loads import Loads
 from sweep.places import find_folder
 from sweep.prepare import Prepared, objective_of, schema_of, settings_of
@@ -47,6 +49,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path) -> Prepared:
     blocks = (plan,) if config.confirm.candidates else ()
     setup = settings_of(config, study_path, folder, objective, Loads(plan, blocks, ()))
     fingerprint = _fingerprint(recording)
+    knowledge = _knowledge(config, recording, fingerprint)
     setup = dataclasses.replace(setup, model=fingerprint.model or setup.model, uses_gpus=bool(fingerprint.gpus))
     stand_in = Replay(place, recording.rates, config.study.seed, _fixed(recording, space))
     return Prepared(
@@ -58,6 +61,7 @@ def _prepare(config: StudyConfig, study_path: Path, folder: Path) -> Prepared:
         Redactor(dict(os.environ)),
         tuple(_notices(config, recording, space, stand_in)),
         stand_in=stand_in,
+        knowledge=knowledge,
     )
 
 
@@ -161,6 +165,15 @@ def _fingerprint_text(recording: Recording) -> str:
             raise HostError(f"cannot read {recording.folder / name}: {error}") from error
         return json.dumps(content.get("fingerprint", {}) if name == "recording.json" else content)
     return "{}"
+
+
+def _knowledge(config: StudyConfig, recording: Recording, fingerprint: Fingerprint) -> Knowledge:
+    """What a gate may rest on: nothing of the machine that was recorded, but the rules that every vLLM has."""
+    fixed: dict[str, object] = dict(config.serve.flags)
+    for name, text in fingerprint.fixed_flags or ():
+        with contextlib.suppress(ValueError):  # redacted, perhaps
+            fixed.setdefault(name, json.loads(text))
+    return dataclasses.replace(NOTHING, rules="vllm" in recording.metadata, fixed=fixed)
 
 
 def _notices(config: StudyConfig, recording: Recording, space: SearchSpace, stand_in: Replay) -> list[str]:

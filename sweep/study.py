@@ -38,9 +38,9 @@ from sweep.planned import jury_of
 from sweep.prepare import Prepared, at_rate
 from sweep.process import end_leftovers
 from sweep.production import write_production
-from sweep.proposals import equivalence_rules
+from sweep.proposals import best_of_search, equivalence_rules
 from sweep.ray_logs import TensorBoardFiles
-from sweep.recommend import Recommendation, not_for_production, recommend
+from sweep.recommend import Recommendation, not_for_production
 from sweep.reference import drift_notes, drifted
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
@@ -292,7 +292,7 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
     known = {one.number: one for one in earlier_trials(prepared)}
     objective = prepared.setup.objective
     confirmed = jury_of(prepared).confirmed(known)
-    recommendation = recommend(known.values()) if confirmed is None else recommended(confirmed)
+    recommendation = best_of_search(prepared, known) if confirmed is None else recommended(confirmed)
     trials = read_trials(prepared.setup.folder)
     command = best_yaml = production = None
     if prepared.stand_in is not None:

@@ -55,6 +55,7 @@ def study(folder: Path, *, fake: Mapping[str, Any] | None = None, **changes: Map
             "trials": 4,
             "results": str(folder / "results"),
             "retry_wait_s": 0,
+            "sampler": "random",  # no twin of a fake
             "equivalence": False,  # the landscape follows the flags, whether they bind or not
         },
         "model": {"path": str(make_model(folder / "model")), "served_name": "fake"},

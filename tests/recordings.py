@@ -132,7 +132,14 @@ def write(folder: Path, flags: Iterable[Mapping[str, Flag]] | None = None) -> Pa
 def study(folder: Path, recording: Path, **changes: Mapping[str, Any]) -> dict[str, Any]:
     """A study file that replays it; `changes` are merged into its sections."""
     content: dict[str, Any] = {
-        "study": {"name": "again", "seed": 3, "trials": 12, "engine": "replay", "results": str(folder / "results")},
+        "study": {
+            "name": "again",
+            "seed": 3,
+            "trials": 12,
+            "engine": "replay",
+            "sampler": "tpe",
+            "results": str(folder / "results"),
+        },
         "replay": {"path": str(recording)},
         "model": {"path": "m"},
         "search_space": {

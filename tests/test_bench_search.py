@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 import recordings
 
-from sweep.search_space import flags_key
+from sweep.objective import Objective
+from sweep.proposals import sampler_of
+from sweep.search_space import Options, flags_key
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import bench_search
 import search_methods
-from search_world import Landscape, landscapes
+from search_world import Landscape, landscapes, with_seed
 
 
 @pytest.fixture(scope="module")
@@ -62,11 +64,35 @@ def test_auto_tune_goes_down_until_a_server_starts(found: list[Landscape]) -> No
 
 
 def test_ours_is_the_product_itself(found: list[Landscape]) -> None:
-    steps = search_methods.ours(found[2], 5, {})
-    unraced = search_methods.ours(found[2], 5, search_methods.OURS["ours without racing"])
+    model = {"sampler": "tpe"}  # the twin's fit takes seconds, see test_made_landscape
+    steps = search_methods.ours(found[2], 5, {"study": model})
+    unraced = search_methods.ours(
+        found[2], 5, {"study": {**model, **search_methods.OURS["ours without racing"]["study"]}}
+    )
     assert steps[-1].spent_s <= found[2].budget_s
     assert steps[-1].spent_s < unraced[len(steps) - 1].spent_s or steps == unraced
     assert bench_search.Run.of(found[2], steps).found_s is not None
+
+
+def test_the_twin_proposes_where_it_can_compute_all_that_is_searched(found: list[Landscape]) -> None:
+    prepared = found[0].prepared
+    assert prepared.config.study.sampler == "auto"
+    assert sampler_of(prepared) == "twin"
+    foreign = dataclasses.replace(
+        prepared.space, parameters=(*prepared.space.parameters, Options("kv-cache-dtype", ("auto", "fp8")))
+    )
+    assert sampler_of(dataclasses.replace(prepared, space=foreign)) == "tpe"
+    fronts = Objective.of(None, {"p95_ttft_ms": 1.0}, {}, front=("p95_ttft_ms", "p95_tpot_ms"))
+    front = dataclasses.replace(prepared.setup, objective=fronts)
+    assert sampler_of(dataclasses.replace(prepared, setup=front)) == "tpe"
+    named = with_seed(found[0], 1, {"study": {"sampler": "grid"}})
+    assert sampler_of(named) == "grid"
+
+
+def test_a_replay_of_vllm_knows_its_rules_and_nothing_of_the_machine(found: list[Landscape]) -> None:
+    knowledge = found[0].prepared.knowledge
+    assert knowledge.rules
+    assert knowledge.nothing is not None
 
 
 def test_figures(found: list[Landscape]) -> None:

@@ -277,7 +277,7 @@ def gathered(name: str = "org/m", *, own: bool = False, folder: Path | None = No
         (Knowledge(model_of({"model_type": "x"}), CARD, True, FIXED), "num_hidden_layers"),
     ],
 )
-def test_a_gate_that_knows_nothing_of_memory_says_so_and_refuses_nothing_for_it(known: Knowledge, word: str) -> None:
+def test_a_gate_that_knows_nothing_of_memory_says_so_and_learns_by_order_alone(known: Knowledge, word: str) -> None:
     keeper = gate(known=known)
     assert word in (keeper.learned(1).nothing_of_memory or "")
     forecast = keeper.learned(1).forecast(flags())
@@ -285,8 +285,53 @@ def test_a_gate_that_knows_nothing_of_memory_says_so_and_refuses_nothing_for_it(
     assert forecast.reason
     for share in (0.01, 0.2, 0.5, 0.99, 1.0):
         assert refused(keeper, gpu_memory_utilization=share) is None
-    keeper = gate(failed(1, "kv_cache_too_small", NO_KV, gpu_memory_utilization=0.5), started(2, 1000), known=known)
-    assert refused(keeper, gpu_memory_utilization=0.4) is None
+    short = failed(1, "kv_cache_too_small", NO_KV, gpu_memory_utilization=0.5)
+    keeper = gate(short, started(2, 1000), known=known)
+    assert refused(keeper, gpu_memory_utilization=0.4) == "kv_cache"
+    assert refused(keeper, gpu_memory_utilization=0.6) is None
+    # one that starts with as little says that the cause was another
+    keeper.hear(started(3, 1000, gpu_memory_utilization=0.4))
+    assert refused(keeper, gpu_memory_utilization=0.3) is None
+
+
+def test_what_leaves_no_more_memory_than_too_little_is_refused_by_order_alone() -> None:
+    known = gathered(own=True)
+    keeper = gate(failed(1, "kv_cache_too_small", NO_KV, gpu_memory_utilization=0.5), known=known)
+    found = keeper.refusal(2, flags(gpu_memory_utilization=0.4, block_size=64))
+    assert found is not None
+    assert found.reason == "trial 1 had no room for its KV cache, and this leaves no more"
+    assert CONFIDENCE <= found.confidence < 1
+    assert refused(keeper, gpu_memory_utilization=0.5, max_num_seqs=256) == "kv_cache"
+    others: list[dict[str, object]] = [
+        {"max_num_seqs": 64},
+        {"max_num_batched_tokens": 1024},
+        {"kv_cache_dtype": "fp8"},
+    ]
+    for less in others:
+        assert refused(keeper, gpu_memory_utilization=0.4, **less) is None
+    assert refused(keeper, gpu_memory_utilization=None) is None
+    assert keeper.refusal(1, flags(gpu_memory_utilization=0.4)) is None  # it had not ended by then
+
+
+@pytest.mark.parametrize("failure_class", ["startup_oom", "load_oom"])
+def test_what_fills_as_much_memory_as_too_much_is_refused_by_order_alone(failure_class: str) -> None:
+    keeper = gate(failed(1, failure_class, "CUDA out of memory", gpu_memory_utilization=0.96), known=gathered(own=True))
+    assert refused(keeper, gpu_memory_utilization=0.98) == "device_memory"
+    assert refused(keeper, gpu_memory_utilization=0.96, max_num_seqs=256) == "device_memory"
+    assert refused(keeper, gpu_memory_utilization=0.98, max_num_seqs=64) is None
+    assert refused(keeper, gpu_memory_utilization=0.94) is None
+    keeper.hear(started(2, 1000, gpu_memory_utilization=0.97))
+    assert refused(keeper, gpu_memory_utilization=0.98) is None
+    # and so does one before it
+    before = started(1, 1000, gpu_memory_utilization=0.97)
+    out = failed(2, failure_class, "CUDA out of memory", gpu_memory_utilization=0.96)
+    assert refused(gate(before, out, known=gathered(own=True)), gpu_memory_utilization=0.98) is None
+
+
+def test_a_part_of_what_is_refused_by_order_is_launched_to_check() -> None:
+    keeper = gate(failed(1, "kv_cache_too_small", NO_KV), known=gathered(own=True), audit_share=0.25)
+    found = [keeper.refusal(number, flags(gpu_memory_utilization=0.5)) for number in range(2, 402)]
+    assert 60 < sum(one is not None and one.audit for one in found) < 140
 
 
 def test_a_wrong_configuration_is_found_by_the_weights_or_by_the_first_start() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sweep.recommend import Verdict, changed_flags, rank_key, recommend
+from sweep.recommend import Verdict, changed_flags, nearest_to_today, rank_key, recommend
 from sweep.trial import CUT, Finished, Flags, TrialKind, TrialStatus
 
 TODAY: Flags = {"max-num-seqs": 8, "block-size": None}
@@ -115,3 +115,19 @@ def test_trials_that_were_cut_are_not_decided() -> None:
         assert (found.verdict, found.flags, found.sentence) == (Verdict.NOTHING_YET, None, "Nothing measured yet.")
     assert recommend([trial(0, 1.0), cut[1]]).verdict is Verdict.KEEP
     assert recommend([trial(0, None, status=TrialStatus.FAILED), cut[1]]).verdict is Verdict.ALL_FAILED
+
+
+def test_of_equal_winners_the_one_nearest_to_today_is_recommended() -> None:
+    found = recommend([trial(0, 1.0), trial(1, 0.8)])
+    assert found.flags is not None
+    nearer = nearest_to_today(found, TODAY, lambda flags: {**flags, "max-num-seqs": 12})
+    assert nearer.flags == {"max-num-seqs": 12, "block-size": None}
+    assert (nearer.number, nearer.score, nearer.confirmed) == (1, 0.8, False)
+    assert "its max-num-seqs 16 made no difference: 12 instead" in nearer.sentence
+    assert "unconfirmed" in nearer.sentence
+    same = nearest_to_today(found, TODAY, lambda _flags: TODAY)
+    assert (same.verdict, same.flags, same.gain_share) == (Verdict.KEEP, TODAY, 0.0)
+    assert "trial 1" in same.sentence
+    assert nearest_to_today(found, TODAY, lambda flags: flags) is found
+    kept = recommend([trial(0, 1.0), trial(1, 1.2)])
+    assert nearest_to_today(kept, TODAY, lambda _flags: {"max-num-seqs": 12}) is kept

@@ -34,7 +34,11 @@ LOAD = {"num_prompts": 5, "warmup_prompts": 1}
 def night(folder: Path, **changes: Mapping[str, Any]) -> Path:
     """The study file of these tests, whose only difference between folders is their path."""
     folder.mkdir(exist_ok=True)
-    sections = {"study": {"trials": TRIALS}, "load": LOAD, **changes}
+    sections: dict[str, Mapping[str, Any]] = {
+        "study": {"trials": TRIALS, "sampler": "tpe"},
+        "load": LOAD,
+        **changes,
+    }
     content = fake_study.study(folder, fake=FAKE, **sections)
     content["study"]["results"] = "results"
     return fake_study.write(folder / "night.yaml", content)
@@ -174,7 +178,7 @@ def test_weights_trials_and_a_wider_space_are_welcome_and_scored_anew(
     wider = {"max-num-seqs": {"type": "int", "low": 8, "high": 512, "step": 8}}
     changes: dict[str, dict[str, Any]] = {
         "objective": {"weights": {"p95_ttft_ms": 1.0}},
-        "study": {"trials": 21},
+        "study": {"trials": 21, "sampler": "tpe"},
         "search_space": {"parameters": {**yaml.safe_load(copied.read_text())["search_space"]["parameters"], **wider}},
     }
     changed(copied, changes)

@@ -18,7 +18,7 @@ from sweep.simulated import WORD
 from sweep.trial import TrialKind, TrialResult, TrialSpec, TrialStatus
 
 CONTENT: dict[str, Any] = {
-    "study": {"name": "rehearsal", "engine": "simulated", "trials": 5, "seed": 4},
+    "study": {"name": "rehearsal", "engine": "simulated", "sampler": "tpe", "trials": 5, "seed": 4},
     "model": {"path": "somebody/Some-14B-Instruct"},
     "serve": {"flags": {"tensor-parallel-size": 2, "max-model-len": 4096}},
     "search_space": {

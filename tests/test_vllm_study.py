@@ -108,6 +108,7 @@ def content(folder: Path, model: Path) -> dict[str, Any]:
         "study": {
             "name": "real",
             "seed": 0,
+            "sampler": "random",
             "trials": 3,
             "racing": False,
             "results": str(folder / "results"),

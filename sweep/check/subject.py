@@ -18,7 +18,8 @@ from sweep.fingerprint import Differences, Fingerprint
 from sweep.gpu import Gpus
 from sweep.planned import jury_of
 from sweep.prepare import Prepared, prepare
-from sweep.recommend import Recommendation, Verdict, recommend
+from sweep.proposals import best_of_search
+from sweep.recommend import Recommendation, Verdict
 from sweep.redact import REDACTED
 from sweep.report.source import folder_of
 from sweep.search_space import flags_key
@@ -75,7 +76,7 @@ def open_subject(study: str, gpus: Gpus, launches: Launches) -> Subject:
     if 0 not in known:
         raise UserError(f"{study}: nothing is measured of it in {folder}: run the study first")
     then = jury_of(prepared).confirmed(known)
-    said = recommend(known.values()) if then is None else recommended(then)
+    said = best_of_search(prepared, known) if then is None else recommended(then)
     if said.verdict is not Verdict.BETTER or said.flags is None:
         raise UserError(f"{study}: nothing to check, the study recommends no other flags ({said.sentence})")
     unknown = [name for name in said.flags if name not in prepared.schema.flags]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sweep.diagnosis import FailureClass, named_rule
 from sweep.diagnosis.named_rule import KvShortage
 from sweep.gate.knowledge import Knowledge
+from sweep.gate.monotone import Order
 from sweep.gate.rules import Rule, Values, enforced, taught_by
 from sweep.gate.sums import Sums
 from sweep.guide import Refusal
@@ -29,6 +30,8 @@ from sweep.trial import Finished, Flags, TrialStatus
 CONFIDENCE = 0.975
 # A rule that vLLM itself states. It may be read wrongly, or hold for other launches than thought.
 _STATED = 0.99
+# What follows from one failed start by order alone: only a first start, which compiles, has less memory than the next.
+_ORDERED = 0.98
 
 _TEACHING = (
     FailureClass.INVALID_FLAGS,
@@ -50,6 +53,7 @@ class Learned:
     rules: tuple[Rule, ...] = ()
     disproved: frozenset[str] = frozenset()
     started: frozenset[tuple[int, int]] = frozenset()
+    order: Order = field(default_factory=Order)
 
     @property
     def knowledge(self) -> Knowledge:
@@ -69,7 +73,10 @@ class Learned:
         for rule in self._rules(whole):
             if confidence <= _STATED and rule.broken_by(whole):
                 return Refusal(str(rule), rule.word, _STATED)
-        return self._of_memory(flags, confidence)
+        if (found := self._of_memory(flags, confidence)) is not None or confidence > _ORDERED:
+            return found
+        edge = self.order.beyond(flags)
+        return None if edge is None else Refusal(str(edge), edge.rule, _ORDERED)
 
     def forecast(self, flags: Flags) -> Forecast | Unknown:
         """What a launch with these searched flags is expected to come to, by memory alone."""
@@ -115,7 +122,7 @@ class Learned:
 
     def _after_start(self, ended: Finished, whole: Values) -> Learned:
         broken = {str(rule.named) for rule in self._rules(whole) if rule.broken_by(whole)}
-        learned = replace(self, disproved=self.disproved | broken)
+        learned = replace(self, disproved=self.disproved | broken, order=self.order.after(ended, ready=True))
         found = self.sums.of(ended.flags)
         if isinstance(found, Unknown) or self.belief is None or self.ceiling is None:
             return learned
@@ -134,13 +141,13 @@ class Learned:
         return replace(learned, belief=self.belief.learn(seen), ceiling=ceiling, started=started)
 
     def _after_refusal(self, ended: Finished, whole: Values) -> Learned:
-        learned, shortage = self, None
+        learned, shortage = replace(self, order=self.order.after(ended, ready=False)), None
         if ended.failure_class in _TEACHING and ended.failure_line:
             named = named_rule(ended.failure_line)
             shortage = named if isinstance(named, KvShortage) else None
             rule = None if named is None else taught_by(named, whole, ended.number)
             if rule is not None:
-                learned = replace(self, rules=(*self.rules, rule))
+                learned = replace(learned, rules=(*self.rules, rule))
         found = self.sums.of(ended.flags)
         if isinstance(found, Unknown) or self.belief is None or self.ceiling is None:
             return learned

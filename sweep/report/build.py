@@ -19,7 +19,7 @@ from sweep.pareto import check_front
 from sweep.recommend import Recommendation, Verdict, not_for_production
 from sweep.reference import drift_notes
 from sweep.report.confirmation import confirmation_of, failed_soaks
-from sweep.report.equal import equal_flags
+from sweep.report.equal import equal_flags, nearest
 from sweep.report.not_launched import not_launched
 from sweep.report.ranking import best_of, rank
 from sweep.report.source import Source
@@ -96,8 +96,11 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
     def said(found: Recommendation) -> Recommendation:
         return found if stood_in is None else not_for_production(found, stood_in)
 
-    recommendation = standing.recommendation
-    command = next((one.command for one in source.trials if one.number == recommendation.number), None)
+    launched = standing.recommendation
+    recommendation = nearest(source.folder, standing.known, launched)
+    command = None  # of flags nearer to today's, which were not launched as they stand
+    if recommendation is launched:
+        command = next((one.command for one in source.trials if one.number == launched.number), None)
     return Report(
         study=source.study,
         folder=str(source.folder),

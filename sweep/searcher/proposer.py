@@ -30,8 +30,9 @@ from sweep.searcher.axes import Axes
 from sweep.searcher.few import few
 from sweep.searcher.history import History, whole
 from sweep.searcher.outcome import Outcome, Told
-from sweep.searcher.samplers import MODELS, STARTUP_TRIALS, Asked, Recipe
+from sweep.searcher.samplers import MODELS, STARTUP_TRIALS, Asked, CannotTell, Recipe
 from sweep.searcher.shown import Shown
+from sweep.searcher.steps import Steps
 from sweep.trial import SEARCHING, Finished, Flag, Flags
 
 __all__ = ["STARTUP_TRIALS", "Outcome", "Proposer"]
@@ -40,6 +41,8 @@ _FEW_DRAWS, _MANY_DRAWS = 1_000, 5_000
 _ENUMERABLE = 20_000
 # Points passed over that are kept: of one proposal, and of all that a sampler is shown, the latest.
 _KEPT, _SHOWN = 8, 200
+# Once a model proposes, every so many trials are a step from the best flags instead.
+_STEP_EVERY = 3
 
 Key = tuple[tuple[str, Flag], ...]
 
@@ -73,6 +76,7 @@ class Proposer:
         self._on_passed_over = on_passed_over
         self._axes = Axes.of(space)
         self._distributions = self._axes.distributions()
+        self._steps = Steps(space)
         self._shown = Shown(self._axes, self._distributions, slo_names, front)
         self._told: list[Told] = []  # by number
         self._trials: list[FrozenTrial | None] = []  # what a sampler sees of each
@@ -109,6 +113,7 @@ class Proposer:
         """A launch as the plan knows it. The guide hears all; the search is told of its own trials, and ignores one
         without a verdict on its flags or a score, and one that something on the machine disturbed."""
         self._guide.hear(finished)
+        self._steps.hear(finished)
         self._heard += 1
         if finished.kind in SEARCHING:
             outcome = Outcome.of(finished, self._slo_names, front=self._front > 0)
@@ -139,14 +144,33 @@ class Proposer:
         if self._sampler == "grid":
             return self._next_of_grid(number, taken)
         if self._recipe is not None:
-            before = bisect.bisect_left(self._told, number, key=lambda told: told.number)
-            history = [trial for trial in self._trials[:before] if trial is not None]
-            complete = any(told.outcome.kind == "complete" for told in self._told[:before])
-            if len(history) >= self._recipe.startup and complete:
-                asked = self._ask(self._recipe, number, pending, taken)
-                if asked is not None:
-                    return asked
+            asked = self._by_model(self._recipe, number, pending, taken)
+            if asked is not None:
+                return asked
         return self._unseen(number, random.Random(_seed(self._seed, number, "random")), taken)
+
+    def _by_model(
+        self, recipe: Recipe, number: int, pending: Sequence[Flags], taken: set[Key]
+    ) -> dict[str, Flag] | None:
+        """The sampler's point once it has enough to go by, and now and then a step from the best; None where neither
+        has any, and for every second one to begin with: a point at random."""
+        before = bisect.bisect_left(self._told, number, key=lambda told: told.number)
+        shown = sum(trial is not None for trial in self._trials[:before])
+        ready = shown >= recipe.startup and any(told.outcome.kind == "complete" for told in self._told[:before])
+        stepped = recipe.steps and not self._front
+        if stepped and (number % _STEP_EVERY == 0 if ready else number % 2 == 1):
+            settled = self._guide.settled(number)
+            for step in self._steps.points(self._told[:before], sure=ready):
+                point = {**step, **settled}
+                if self._free(point, taken) and self._passes(number, point):
+                    return point
+        if not ready:
+            return None
+        try:
+            return self._ask(recipe, number, pending, taken)
+        except CannotTell:
+            assert recipe.otherwise is not None  # only a recipe that has one raises it
+            return self._by_model(recipe.otherwise, number, pending, taken)
 
     def ended(self, number: int) -> str:
         """Why nothing was proposed for trial `number`, and what became of the combinations that were not launched."""

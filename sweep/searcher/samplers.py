@@ -38,6 +38,10 @@ class Asked:
     front: int
 
 
+class CannotTell(Exception):
+    """A sampler has nothing to go by for this trial: the `otherwise` of its recipe proposes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How a sampler is made and used.
@@ -46,6 +50,9 @@ class Recipe:
     `asks`: proposals that break a constraint, repeat or are refused before a random point is taken. `credits`: whether
     a point that shares another trial's measurement is shown with it, else it is one to keep away from. `whole`: every
     trial is shown with every parameter and finite values, the number beside a null being the middle of its range.
+    `steps`: every second time before it is asked the best flags so far are left in one flag instead (see
+    `sweep.searcher.steps`), and every third time after, where it is known of a flag what it does. `otherwise`: who
+    proposes where the sampler raises `CannotTell`.
     """
 
     make: Callable[[Asked], BaseSampler]
@@ -53,6 +60,8 @@ class Recipe:
     asks: int = 16
     credits: bool = False
     whole: bool = False
+    steps: bool = False
+    otherwise: Recipe | None = None
 
 
 class _Nsga2(NSGAIISampler):
@@ -100,9 +109,9 @@ def _cmaes(asked: Asked) -> BaseSampler:
 
 
 MODELS: Mapping[str, Recipe] = {
-    "tpe": Recipe(_tpe),
+    "tpe": Recipe(_tpe, steps=True),
     # Each ask fits the process anew: seconds of one core where many are needed.
-    "gp": Recipe(_gp, asks=6, credits=True, whole=True),
+    "gp": Recipe(_gp, asks=6, credits=True, whole=True, steps=True),
     "nsga2": Recipe(_nsga2, whole=True),
     "cmaes": Recipe(_cmaes, startup=1, whole=True),
 }

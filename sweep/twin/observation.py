@@ -96,5 +96,14 @@ def percentiles(values: Floats, weights: Floats | None = None, ranks: Sequence[f
     for row in values:
         known = np.isfinite(row)
         kept = row[known] if weights is None else np.repeat(row[known], weights[known].astype(np.int64))
-        rows.append(np.percentile(kept, ranks) if len(kept) else np.full(len(ranks), np.nan))
+        rows.append(_between(np.sort(kept), ranks) if len(kept) else np.full(len(ranks), np.nan))
     return np.array(rows)
+
+
+def _between(ordered: Floats, ranks: Sequence[float]) -> Floats:
+    """Linear interpolation, as numpy's own, which is a third of what a fit takes."""
+    places = np.asarray(ranks) / 100.0 * (len(ordered) - 1)
+    below = np.floor(places).astype(np.int64)
+    above = np.minimum(below + 1, len(ordered) - 1)
+    found: Floats = ordered[below] + (places - below) * (ordered[above] - ordered[below])
+    return found

@@ -1,8 +1,8 @@
-"""Which setting to measure next, by the twin: what separates the costs, then what promises to be better.
+"""Which setting to measure next, by the twin: what promises to be better, or else what separates the costs.
 
-1. While only today's flags are measured: the setting whose launch tells most of the costs for its time.
-2. Then the setting of greatest expected improvement (`sweep.twinning.improve`), SLOs as the probability of keeping
-them. 3. Once none promises more than noise, nothing: the time is worth more in the confirmation.
+1. The setting of greatest expected improvement (`sweep.twinning.improve`), SLOs as the probability of keeping them.
+2. Where none promises anything while only today's flags are measured: the setting whose launch tells most of the costs
+for its time. 3. Once none promises more than noise, nothing: the time is worth more in the confirmation.
 
 Settings that do the same step by step are one; of them the one nearest to today's flags is named. A pure function of
 the study's record, the space, the seed and the number of the trial. What the twin computes is used for choosing alone.
@@ -41,6 +41,8 @@ _LEAST_MEASURED, _PROMISING = 4, 0.005
 # The twin does not fit where its figures are off by this factor's logarithm at the median, or where the scores of so
 # many settings are off by as much and in another order.
 _UNFIT, _ENOUGH_TO_TELL = 0.5, 6
+# And it may end a search only where measured scores are off by less than this.
+_TRUSTED = 0.2
 # A setting this much worse than today's flags is not launched to learn of costs; one launch differs by this at least.
 _HOPELESS, _LEAST_NOISE = 3.0, 0.02
 
@@ -96,12 +98,19 @@ def advise(
     if isinstance(scene, str):
         return Advice("unfit", (), scene)
     fresh = _fresh(scene, record, taken)
-    if len({one.schedule for _, one in scene.measured}) < 2:
-        return _separate(scene, fresh, startup_s)
     residuals, scores = _residuals(scene)
     if (why := _misfit(scores)) is not None:
         return Advice("unfit", (), why)
-    return _improve(scene, fresh, residuals)
+    rated = _rated(scene, fresh, residuals)
+    promise = rated[0][0] if rated else 0.0
+    if len({one.schedule for _, one in scene.measured}) < 2 and promise < _PROMISING:
+        advice = _separate(scene, fresh, startup_s)
+    else:
+        advice = _improve(scene, rated)
+    if advice.kind == "done" and (off := _off(scores)) > _TRUSTED:
+        why = f"it finds nothing promising any more, but measured scores are off by {math.expm1(off):.0%}"
+        return Advice("unfit", (), why)
+    return advice
 
 
 def _cannot_tell(space: SearchSpace, objective: Objective) -> str | None:
@@ -250,8 +259,9 @@ def _misfit(pairs: Sequence[tuple[float, float]]) -> str | None:
     return None
 
 
-def _improve(scene: _Scene, fresh: Sequence[Candidate], residuals: Residuals) -> Advice:
-    """The settings by expected improvement over the best that was measured."""
+def _rated(scene: _Scene, fresh: Sequence[Candidate], residuals: Residuals) -> list[tuple[float, Candidate]]:
+    """The most promising settings, best first, each with its expected improvement over the best that was measured, as a
+    share of that, times the probability that it keeps the SLOs."""
     best = _best(scene, residuals)
 
     def at_first(one: Candidate) -> float:
@@ -272,14 +282,32 @@ def _improve(scene: _Scene, fresh: Sequence[Candidate], residuals: Residuals) ->
         gain = 1.0 if best is None else expected_improvement(math.log(simulated) + mean, variance + spread, best) / best
         rated.append((gain * kept, one))
     rated.sort(key=lambda pair: -pair[0])
+    return rated
+
+
+def _off(scores: Sequence[tuple[float, float]]) -> float:
+    """What measured scores are off by from simulated ones, as a logarithm: root of the mean square without today's
+    flags, whose own is 0."""
+    simulated, measured = np.log(np.array(scores)).T
+    return float(np.sqrt(np.sum((measured - simulated) ** 2) / max(len(scores) - 1, 1)))
+
+
+def _improve(scene: _Scene, rated: Sequence[tuple[float, Candidate]]) -> Advice:
+    """The settings by what they promise; none once that is no more than luck."""
     promise = rated[0][0] if rated else 0.0
     measured = len({one.schedule for _, one in scene.measured})
     if promise < _PROMISING and (measured >= _LEAST_MEASURED or not rated):
         looked = len({one.schedule for one in scene.found})
         reason = f"none of {looked:,} settings that differ at all promises more than {promise:.1%} over the best one"
         return Advice("done", (), reason)
-    aim = f"{promise:.1%} expected over the best measured" if best is not None else f"SLOs kept with {promise:.0%}"
+    kept = any(_keeps(scene, launch) for launch, _ in scene.measured)
+    aim = f"{promise:.1%} expected over the best measured" if kept else f"SLOs kept with {promise:.0%}"
     return Advice("improve", tuple(one.flags for _, one in rated), aim)
+
+
+def _keeps(scene: _Scene, launch: Launch) -> bool:
+    metrics = scene.metrics(launch)
+    return scene.objective.score(metrics, metrics).feasible
 
 
 def _best(scene: _Scene, residuals: Residuals) -> float | None:
@@ -287,8 +315,7 @@ def _best(scene: _Scene, residuals: Residuals) -> float | None:
     found = []
     for launch, one in scene.measured:
         simulated = scene.score(one.played, scene.base.played)
-        metrics = scene.metrics(launch)
-        if simulated and scene.objective.score(metrics, metrics).feasible:
+        if simulated and _keeps(scene, launch):
             found.append(simulated * math.exp(residuals.at(one.engines[0])[0]))
     return min(found, default=None)
 

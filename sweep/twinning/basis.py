@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -59,13 +61,33 @@ def learn(record: Record, near: Sequence[Launch], *, steps: float = _STEPS, memb
             held += found[2]
     if not taken:
         raise UserError(f"{record.folder}: no trial has a request whose lengths and times are known")
-    calibration = calibrate([observation for _, observation, _ in taken], members=members)
+    calibration = _calibrated([observation for _, observation, _ in taken], members)
     rates = [rate for *_, own in taken for rate in own]
     # Of observations the pauses between rounds would count as time without arrivals.
     assert calibration.seen is not None  # it rests on observations
     seen = replace(calibration.seen, arrivals_per_s=(min(rates), max(rates)))
     basis = Basis(tuple(sorted(launch.trial.number for launch, *_ in taken)), calibration.requests)
     return Learnt(replace(calibration, seen=seen), basis, max(rates))
+
+
+_calibrations: OrderedDict[bytes, Calibration] = OrderedDict()
+_KEPT = 64
+
+
+def _calibrated(observations: Sequence[Observation], members: int) -> Calibration:
+    """A fit takes seconds and depends on its data alone, so the same data are fitted once a process."""
+    digest = hashlib.sha256(f"{members}".encode())
+    for one in observations:
+        digest.update(f"{one.engine!r}".encode())
+        columns = [getattr(one.load, item.name) for item in fields(one.load)]
+        for column in (*columns, one.ttft_s, one.e2el_s, one.counts):
+            digest.update(f"{column.dtype} {len(column)} ".encode() + column.tobytes())
+    key = digest.digest()
+    if key not in _calibrations:
+        _calibrations[key] = calibrate(observations, members=members)
+        if len(_calibrations) > _KEPT:
+            _calibrations.popitem(last=False)
+    return _calibrations[key]
 
 
 def nearest_first(record: Record, target: Target) -> tuple[Launch, ...]:
