@@ -74,4 +74,4 @@ def cold_start(rounds: Sequence[RoundRecord]) -> list[str]:
     if not later_ms or cold_ms <= _COLD * float(np.median(later_ms)):
         return []
     times = cold_ms / float(np.median(later_ms))
-    return [f"round 1 has {times:.1f} times the TPOT of later rounds: the server was still cold; raise warmup_prompts"]
+    return [f"round 1 has {times:.1f} times the TPOT of later ones; if many trials say so, raise warmup_prompts"]
