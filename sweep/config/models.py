@@ -121,9 +121,9 @@ class StudySection(Section):
         "card suggest (`simulated.card`), to try a study file without GPU or vLLM: nothing of it is true of a server.",
     )
     sampler: Literal["auto", "tpe", "gp", "random", "grid", "cmaes", "nsga2", "twin"] = Field(
-        "auto",
-        description="Who proposes: `auto`, that is `twin` where all searched flags are of the scheduler or its memory "
-        "and one score is looked for, else `tpe`; `tpe`; `gp`, a Gaussian process (needs torch, which comes with "
+        "tpe",
+        description="Who proposes: `tpe`; `auto`, that is `twin` where all searched flags are of the scheduler or its "
+        "memory and one score is looked for, else `tpe`; `gp`, a Gaussian process (needs torch, which comes with "
         "vLLM); `random`; `grid`, every point in the order of this file, the last parameter changing fastest; `cmaes` "
         "where all parameters are numbers; for a front `tpe`, `gp`, `nsga2`, `random` or `grid`; `twin`: what a "
         "simulation of the scheduler, fitted to the trials so far, finds promising; it ends the search once nothing "
