@@ -205,5 +205,5 @@ OURS: Mapping[str, Mapping[str, Mapping[str, object]]] = {
         for name in ("gate", "equivalence", "racing")
         if name in StudySection.model_fields
     },
-    **{f"ours with {name}": {"study": {"sampler": name}} for name in ("tpe", "gp")},
+    **{f"ours with {name}": {"study": {"sampler": name}} for name in ("twin", "gp")},
 }

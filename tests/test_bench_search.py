@@ -75,8 +75,8 @@ def test_ours_is_the_product_itself(found: list[Landscape]) -> None:
 
 
 def test_the_twin_proposes_where_it_can_compute_all_that_is_searched(found: list[Landscape]) -> None:
-    prepared = found[0].prepared
-    assert prepared.config.study.sampler == "auto"
+    assert sampler_of(found[0].prepared) == "tpe"  # the default
+    prepared = with_seed(found[0], 1, {"study": {"sampler": "auto"}})
     assert sampler_of(prepared) == "twin"
     foreign = dataclasses.replace(
         prepared.space, parameters=(*prepared.space.parameters, Options("kv-cache-dtype", ("auto", "fp8")))

@@ -91,7 +91,7 @@ def test_a_study_that_looks_for_a_front_goes_on_where_it_was_and_names_a_winner(
     content = fake_study.study(
         tmp_path,
         fake=FAKE,
-        study={"trials": TRIALS, "results": "results"},
+        study={"trials": TRIALS, "results": "results", "sampler": "tpe"},
         load={"num_prompts": 5, "warmup_prompts": 1},
         objective={"front": list(METRICS), "preset": "balanced"},
     )

@@ -62,8 +62,8 @@ def test_another_seed_is_another_landscape_and_the_same_seed_the_same(folder: Pa
     assert [one.trial.total_s for one in other] != [one.trial.total_s for one in first]
 
 
-def test_the_default_search_needs_a_few_launches_of_it(found: list[Landscape]) -> None:
-    run = bench_search.Run.of(found[2], search_methods.ours(found[2], 0, {}))
+def test_the_twin_needs_a_few_launches_of_it(found: list[Landscape]) -> None:
+    run = bench_search.Run.of(found[2], search_methods.ours(found[2], 0, {"study": {"sampler": "auto"}}))
     assert run.found_s is not None
     assert run.failed_until == 0
     assert run.found_s < 0.25 * found[2].budget_s
