@@ -71,7 +71,7 @@ def cold_start(rounds: Sequence[RoundRecord]) -> list[str]:
         return []
     rate = rounds[0].request_rate_per_s
     later_ms = [one.p50_tpot_ms for one in rounds[1:] if one.request_rate_per_s == rate and one.p50_tpot_ms]
-    if not later_ms or cold_ms <= _COLD * float(np.median(later_ms)):
+    times = cold_ms / float(np.median(later_ms)) if later_ms else 0.0
+    if times <= _COLD:
         return []
-    times = cold_ms / float(np.median(later_ms))
     return [f"round 1 has {times:.1f} times the TPOT of later ones; if many trials say so, raise warmup_prompts"]
