@@ -98,7 +98,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    process.wait(30)
+    process.wait(120)
     process.stdout.close()
 
 

@@ -99,7 +99,7 @@ def environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **quiet, "PYTHONPATH": path, **extra}
 
 
-def tune(path: Path, *options: str, timeout_s: float = 120.0, **extra: str) -> subprocess.CompletedProcess[str]:
+def tune(path: Path, *options: str, timeout_s: float = 400.0, **extra: str) -> subprocess.CompletedProcess[str]:
     """Run `python -m sweep.tune` to its end."""
     return subprocess.run(
         [sys.executable, "-m", "sweep.tune", str(path), *options],

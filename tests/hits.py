@@ -39,7 +39,7 @@ def lasting(*phases: str, seconds: float = 0.5) -> dict[str, Any]:
     return fake
 
 
-def aim(study: Path, number: int, phase: str, timeout_s: float = 120.0) -> Running:
+def aim(study: Path, number: int, phase: str, timeout_s: float = 300.0) -> Running:
     """What runs of trial `number` in `phase`. `study` is the folder of its results.
 
     AssertionError when the trial does not come to the phase in time.
@@ -54,7 +54,7 @@ def aim(study: Path, number: int, phase: str, timeout_s: float = 120.0) -> Runni
     return Running.of(study, phase)
 
 
-def hit(study: Path, number: int, who: str, name: str, phase: str, timeout_s: float = 120.0) -> Running:
+def hit(study: Path, number: int, who: str, name: str, phase: str, timeout_s: float = 300.0) -> Running:
     """Send signal `name` to the process `who` of a trial in `phase`; see `aim`."""
     running = aim(study, number, phase, timeout_s)
     os.kill(getattr(running, who), signal.Signals[name])

@@ -77,7 +77,7 @@ class Night:
         errors.unlink(missing_ok=True)
         env = {"XDG_CACHE_HOME": str(self.home / "cache")}
         driver = studies.start(path, self.folder, *options, env=env, errors=errors)
-        done = subprocess.CompletedProcess(["sweep.tune"], driver.wait(240.0), driver.text(), errors.read_text())
+        done = subprocess.CompletedProcess(["sweep.tune"], driver.wait(600.0), driver.text(), errors.read_text())
         assert "Traceback" not in done.stdout + done.stderr
         assert fake_study.processes_with(str(self.home)) == []
         return done

@@ -68,7 +68,7 @@ class Driver:
         """A signal to the driver alone."""
         os.kill(self.pid, number)
 
-    def wait(self, timeout_s: float = 90.0) -> int:
+    def wait(self, timeout_s: float = 300.0) -> int:
         """Its exit code; negative for a signal."""
         self.process.join(timeout_s)
         if self.process.exitcode is None:
@@ -85,7 +85,7 @@ class Driver:
         """Standard output and error so far."""
         return self.output.read_text(errors="replace")
 
-    def reach(self, number: int, phase: str, timeout_s: float = 60.0) -> None:
+    def reach(self, number: int, phase: str, timeout_s: float = 300.0) -> None:
         """Wait until this driver's trial `number` is in a phase or beyond. AssertionError when it ends before."""
         path = self.results / "logs" / f"{number:04d}"
 
@@ -139,7 +139,7 @@ class Studies:
         )
         began_wall_s = time.time()
         process.start()
-        until(output.exists, "the driver to start", 60.0)
+        until(output.exists, "the driver to start")
         return Driver(process, output, results, began_wall_s)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Studies:
         assert self._head.stdin is not None
         assert self._head.stdout is not None
         self._head.stdin.close()
-        self._head.wait(30)
+        self._head.wait(120)
         self._head.stdout.close()
 
 

@@ -12,7 +12,7 @@ import fake_study
 import pytest
 from clusters import Cluster, cluster, hides
 from hits import lasting
-from waiting import until
+from waiting import killed_at_last, until
 
 from sweep.journal import read_progress
 from sweep.store import StoredTrial, read_requests, read_trials
@@ -35,7 +35,7 @@ def doctor(path: Path, address: str, *options: str) -> subprocess.CompletedProce
         env=fake_study.environment(),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=400,
         check=False,
     )
 
@@ -73,19 +73,18 @@ def test_a_study_on_nodes_that_come_and_go(nodes: Cluster, tmp_path: Path) -> No
     assert list(said["idle"]) == ["head"]
 
     output = tmp_path / "output.txt"
-    with output.open("w") as file:
-        driver = subprocess.Popen(
-            [sys.executable, "-m", "sweep.tune", str(path), "--ray-address", nodes.address],
-            env=fake_study.environment(),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-
-    until(lambda: driver.poll() is not None or _stored(results, "apart"), "a trial of the node apart", 90)
-    until(lambda: driver.poll() is not None or phase(results, _next(results)) == "load", "a load", 60)
-    nodes.kill("apart")
-    nodes.add("late")
-    assert driver.wait(120) == 0, output.read_text()
+    words = [sys.executable, "-m", "sweep.tune", str(path), "--ray-address", nodes.address]
+    env = fake_study.environment()
+    with (
+        output.open("w") as file,
+        subprocess.Popen(words, env=env, stdout=file, stderr=subprocess.STDOUT) as driver,
+        killed_at_last(driver),
+    ):
+        until(lambda: driver.poll() is not None or _stored(results, "apart"), "a trial of the node apart")
+        until(lambda: driver.poll() is not None or phase(results, _next(results)) == "load", "a load")
+        nodes.kill("apart")
+        nodes.add("late")
+        assert driver.wait(300) == 0, output.read_text()
 
     text = output.read_text()
     trials = read_trials(results)
@@ -100,7 +99,7 @@ def test_a_study_on_nodes_that_come_and_go(nodes: Cluster, tmp_path: Path) -> No
         assert len(read_requests(results, one.number)) == 4
         assert list((results / "logs" / f"{one.number:04d}").glob("server-*.log")), "logs come from everywhere"
     _scored_on_own_node(trials)
-    until(lambda: not fake_study.processes_with(str(tmp_path / "model")), "an end of all servers", 30)
+    until(lambda: not fake_study.processes_with(str(tmp_path / "model")), "an end of all servers")
 
 
 def _stored(results: Path, node: str) -> bool:

@@ -125,7 +125,7 @@ def test_the_study_goes_on_with_the_devices_that_are_free(tmp_path: Path) -> Non
     with subprocess.Popen(["sleep", "300"]) as squatter:
         try:
             fake.write(f"process 0 {squatter.pid} 9000 -1")
-            done = tune(busy_night(tmp_path, trials=2), timeout_s=120, **paths)
+            done = tune(busy_night(tmp_path, trials=2), **paths)
         finally:
             squatter.kill()
     assert done.returncode == 0, done.stdout + done.stderr

@@ -46,7 +46,7 @@ class Bench:
         )  # fmt: skip
         env = {**self.server.launch.env, "FAKE_VLLM": json.dumps({"client": fake})}
         done = subprocess.run(
-            [*client, *words, *more], env=env, capture_output=True, text=True, timeout=120, check=False
+            [*client, *words, *more], env=env, capture_output=True, text=True, timeout=400, check=False
         )
         assert done.returncode == fake.get("exit_code", 0), done.stderr
         result: dict[str, Any] = json.loads(path.read_text() or "{}") if path.exists() else {}
@@ -222,7 +222,7 @@ def test_landscape_has_its_best_where_it_says() -> None:
 
 def command(*words: str, fake: str = "{}") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "FAKE_VLLM": fake}
-    return subprocess.run([*FAKE, *words], env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run([*FAKE, *words], env=env, capture_output=True, text=True, timeout=200, check=False)
 
 
 def test_help_and_version() -> None:

@@ -209,4 +209,4 @@ def aim_at_load(folder: Path) -> None:
         now = read_progress(folder / "logs" / "0001")
         return now is not None and now.phase == "load"
 
-    until(there, 30.0)
+    until(there, 120.0)

@@ -54,7 +54,7 @@ def start(tmp_path: Path) -> Iterator[Callable[[str], KeptClient]]:
 
 def ended(kept: KeptClient, *words: str) -> int | None:
     run = kept.begin((*kept.command, *words))
-    code = run.wait(20.0)
+    code = run.wait(120.0)
     run.stop()
     return code
 
@@ -88,7 +88,7 @@ def test_a_killed_run_has_its_signal_and_the_next_one_is_well(start: Callable[[]
     assert not kept.usable
     assert run.wait(0.01) is None
     os.kill(child, signal.SIGKILL)
-    assert run.wait(20.0) == -signal.SIGKILL
+    assert run.wait(120.0) == -signal.SIGKILL
     run.stop()
     assert ended(kept, "code", "0") == 0
 
@@ -113,7 +113,7 @@ def test_the_death_of_the_whole_is_the_end_of_the_run(start: Callable[[], KeptCl
         lambda: found if len(found := recorded_pids(tmp_path / "client.json")()) == 2 else None, "a fork"
     )
     os.kill(own, signal.SIGKILL)
-    assert run.wait(20.0) == -signal.SIGKILL
+    assert run.wait(120.0) == -signal.SIGKILL
     run.stop()
     assert not alive([child])
     assert not kept.usable
@@ -124,7 +124,7 @@ def test_one_that_cannot_even_import_is_not_used(start: Callable[[str], KeptClie
     until(lambda: not kept.usable, "its end")
     assert "half installed" in (tmp_path / "client.log").read_text()
     run = kept.begin((*kept.command, "code", "0"))
-    assert run.wait(20.0) == 1
+    assert run.wait(120.0) == 1
 
 
 def test_one_run_at_a_time_and_only_its_own_command(start: Callable[[], KeptClient]) -> None:

@@ -94,7 +94,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 def get(port: int, path: str, host: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
     connection.request("GET", path, headers={"Host": host or f"{HOST}:{port}"})
     answer = connection.getresponse()
     content = answer.read()
@@ -135,5 +135,5 @@ def test_it_prints_its_address_serves_and_ends_with_ctrl_c(tmp_path: Path) -> No
         assert status == 200
         assert b"connect-src &#x27;self&#x27;" in content
         os.kill(process.pid, signal.SIGINT)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, "", "")

@@ -365,6 +365,6 @@ def test_a_plain_script_runs_a_trial_without_ray(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
     assert done.stdout.split() == ["complete", "False", "False"], done.stderr
