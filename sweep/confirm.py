@@ -6,16 +6,17 @@ A configuration is known by the number of the search trial that found it, the ba
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sweep.looks import configurations, pooled
+from sweep.equivalence.binding import changed
+from sweep.looks import configurations, pooled, ranked
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
 from sweep.recommend import Verdict as Decision
 from sweep.reference import block_reference
-from sweep.search_space import flags_key
-from sweep.stages import Confirmation, ConfirmRules, Standing, counting, soak_ladder, survivor
+from sweep.search_space import canonical, flags_key
+from sweep.stages import UTILIZATION, Confirmation, ConfirmRules, Standing, counting, soak_ladder, survivor
 from sweep.store import read_requests, read_rounds
 from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
 from sweep.verdict import LaunchFigures, Outcome, Verdict, enough, figures_of, from_requests, judge
@@ -28,6 +29,8 @@ BASELINE = 0
 class Confirmed:
     """A verdict with the configurations it is about. `recommended`: the winner, or what the soak left of it; None where
     today's flags stay. `soaked`: whether the recommended flags survived the soak, None where there was none.
+    `in_place_of`: of a configuration the trials of the search that it was launched for, best first: their flags are the
+    same to the engine and further from today's.
     """
 
     verdict: Verdict
@@ -35,6 +38,12 @@ class Confirmed:
     recommended: int | None
     soaked: bool | None
     note: str = ""
+    in_place_of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def speaks_for(self, number: int, flags: Flags) -> bool:
+        """Whether the flags of that trial of the search were launched again, as they stand or nearer to today's."""
+        launched = any(flags_key(one) == flags_key(flags) for one in self.flags.values())
+        return launched or any(number in numbers for numbers in self.in_place_of.values())
 
 
 @dataclass(slots=True)
@@ -76,9 +85,10 @@ class Jury:
         verdict, flags = self._judge(finished, launches)
         if verdict.leader is None:
             return None
-        if verdict.winner is None:
-            return Confirmed(verdict, flags, None, None)
-        return self._after_soak(finished, verdict, flags)
+        found = Confirmed(verdict, flags, None, None)
+        if verdict.winner is not None:
+            found = self._after_soak(finished, verdict, flags)
+        return replace(found, in_place_of=_in_place_of(finished, flags))
 
     def _after_soak(self, finished: Mapping[int, Finished], verdict: Verdict, flags: Mapping[int, Flags]) -> Confirmed:
         assert verdict.winner is not None
@@ -115,6 +125,8 @@ class Jury:
         flags = {keys[flags_key(one.flags)]: one.flags for one in launches}
         found = configurations(finished.values())
         scores = {number: pooled(looks).score for number, looks in found.items() if number in flags}
+        for key, (best, *_) in _in_place_of(finished, flags).items():
+            scores.setdefault(key, pooled(found[best]).score)
         verdict = judge(
             figures,
             self.objective,
@@ -151,6 +163,34 @@ class Jury:
             names = dict.fromkeys((*self.objective.metrics_needed(), *self.metric_names))
             self._figures[one.number, key] = figures_of(launch, tuple(names), slo=self.objective.limits, seed=self.seed)
         return self._figures[one.number, key]
+
+
+def _in_place_of(finished: Mapping[int, Finished], flags: Mapping[int, Flags]) -> dict[int, tuple[int, ...]]:
+    """See `Confirmed`. Told by the flags alone, so that a record can say it where nobody knows the device's memory:
+    what is launched in place of a trial differs in limits only, each as today's flags have it, or less memory."""
+    launched = {flags_key(one) for one in flags.values()}
+    found: dict[int, tuple[int, ...]] = {}
+    for one in ranked(finished.values()):
+        if flags_key(one.flags) in launched or BASELINE not in flags:
+            continue
+        near = [
+            (len(names), key)
+            for key, other in flags.items()
+            if key != BASELINE
+            and (names := changed(one.flags, other))
+            and all(_nearer(name, one.flags, other, flags[BASELINE]) for name in names)
+        ]
+        if near:
+            _, key = min(near)
+            found[key] = (*found.get(key, ()), one.number)
+    return found
+
+
+def _nearer(name: str, searched: Flags, launched: Flags, baseline: Flags) -> bool:
+    if canonical(launched.get(name)) == canonical(baseline.get(name)):
+        return True
+    less, more = launched.get(name), searched.get(name)
+    return name == UTILIZATION and isinstance(less, (int, float)) and isinstance(more, (int, float)) and less < more
 
 
 def recommended(confirmed: Confirmed) -> Recommendation:

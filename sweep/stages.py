@@ -156,13 +156,18 @@ def contenders(
 
     None that looks clearly worse than the baseline; one launch is too little to tell those that look about as good.
     """
+    found = {flags_key(flags): flags for one in contending(finished) for flags in (prefer(one.flags),)}
+    if 0 in finished:
+        found.pop(flags_key(finished[0].flags), None)
+    return list(found.values())[:count]
+
+
+def contending(finished: Mapping[int, Finished]) -> list[Finished]:
+    """The configurations of the search that are worth a confirmation, best first, each as its pooled looks."""
     baseline = finished.get(0)
     if baseline is None or baseline.score is None:
         return []
-    good = [one for one in ranked(finished.values()) if rank_key(one) < rank_key(baseline) or _near(one, baseline)]
-    found = {flags_key(flags): flags for one in good for flags in (prefer(one.flags),)}
-    found.pop(flags_key(baseline.flags), None)
-    return list(found.values())[:count]
+    return [one for one in ranked(finished.values()) if rank_key(one) < rank_key(baseline) or _near(one, baseline)]
 
 
 def _near(trial: Finished, baseline: Finished) -> bool:

@@ -24,6 +24,7 @@ from sweep.report.not_launched import not_launched
 from sweep.report.ranking import best_of, rank
 from sweep.report.source import Source
 from sweep.report.values import RankedTrial, Report, ThinMetric
+from sweep.stages import contending
 from sweep.trial import SEARCHING, Finished, TrialKind
 
 
@@ -57,8 +58,9 @@ class Wishes:
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
-    """The record by one objective."""
+    """The record by one objective; `own`: the study's."""
 
+    own: bool
     measured: Mapping[int, Measured]
     known: Mapping[int, Finished]
     trials: tuple[RankedTrial, ...]
@@ -67,10 +69,15 @@ class _Standing:
 
     @property
     def recommendation(self) -> Recommendation:
-        """The confirmation's where the best of the search was launched again, otherwise the search's own."""
-        known = () if self.confirmed is None else self.confirmed.flags
-        if self.confirmed is not None and (self.search.number in known or self.search.verdict is Verdict.KEEP):
-            return recommended(self.confirmed)
+        """The confirmation's where the best of the search was launched again, and by the study's own objective where
+        it has a winner, as the study itself ends; otherwise the search's own."""
+        confirmed = self.confirmed
+        if confirmed is None:
+            return self.search
+        best = next(iter(contending(self.known)), None)
+        spoken = best is None or confirmed.speaks_for(best.number, best.flags)
+        if spoken or self.search.verdict is Verdict.KEEP or (self.own and confirmed.recommended is not None):
+            return recommended(confirmed)
         return self.search
 
 
@@ -86,10 +93,9 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
     if wishes.front is not None:
         check_front(wishes.front)
     own = Wishes().objective(source.objective, rates)
-    alike = (own.weights, own.slo, own.aggregate) == (objective.weights, objective.slo, objective.aggregate)
-    asked = (objective,) if alike or source.objective is None else (objective, own)
+    asked = (objective,) if _alike(objective, own) or source.objective is None else (objective, own)
     notes = list(source.notes)
-    standing, *others = _standings(source, asked, notes, confirm_names)
+    standing, *others = _standings(source, asked, own, notes, confirm_names)
     notes += drift_notes(standing.known)
     stood_in = next((one.stood_in for one in source.trials if one.stood_in is not None), None)
 
@@ -126,6 +132,11 @@ def make_report(source: Source, wishes: Wishes = Wishes(), *, confirm_names: tup
     )
 
 
+def _alike(one: Objective, other: Objective) -> bool:
+    """Whether two objectives rank alike."""
+    return (one.weights, one.slo, one.aggregate) == (other.weights, other.slo, other.aggregate)
+
+
 def _wall_s(source: Source) -> float | None:
     """From the start of the first trial to the end of the last."""
     if not source.trials:
@@ -135,7 +146,7 @@ def _wall_s(source: Source) -> float | None:
 
 
 def _standings(
-    source: Source, objectives: Sequence[Objective], notes: list[str], confirm_names: tuple[str, ...]
+    source: Source, objectives: Sequence[Objective], own: Objective, notes: list[str], confirm_names: tuple[str, ...]
 ) -> list[_Standing]:
     """The record by each objective, every trial of the search read once; what cannot be read becomes a note."""
     measured: list[dict[int, Measured]] = [{} for _ in objectives]
@@ -163,7 +174,7 @@ def _standings(
             confirmed = confirmation_of(source.folder, known, objective, source.confirm, source.seed, confirm_names)
         except HostError as error:
             notes.append(f"the confirmation is left out: {error}")
-        standings.append(_Standing(of_search, known, trials, best_of(trials, known), confirmed))
+        standings.append(_Standing(_alike(objective, own), of_search, known, trials, best_of(trials, known), confirmed))
     return standings
 
 

@@ -44,11 +44,12 @@ def print_report(console: Console, report: Report) -> None:
 def remarks(report: Report, *, tables: bool = False) -> list[str]:
     """What limits the numbers, one line each, and what they were ranked by.
 
-    `tables`: failures, refusals and flags that made no difference are shown otherwise, and are left out.
+    `tables`: failures, refusals, flags that made no difference and what was launched in place of a trial are shown
+    otherwise, and are left out.
     """
     lines = list(report.notes)
     if not tables:
-        lines += _found(report)
+        lines += _found(report) + in_place_lines(report)
     for first, members in report.equal.stands_for.items():
         lines.append(f"Trial {first} is the same to the engine as {', '.join(map(str, members))}")
     lines += [_thin_text(thin, sum(trial.completed is not None for trial in report.trials)) for thin in report.thin]
@@ -72,6 +73,20 @@ def _found(report: Report) -> list[str]:
         cause = " - ".join(part for part in (failure.failure_class, failure.line, failure.advice) if part)
         lines.append(f"{count} failed: {cause}")
     return [*lines, *report.gate.lines(), *report.equal.sentences]
+
+
+def in_place_lines(report: Report) -> list[str]:
+    """Which configurations were launched in place of a trial of the search, and in what they differ from it."""
+    lines = []
+    for key, (number, *_) in ({} if report.confirmed is None else report.confirmed.in_place_of).items():
+        assert report.confirmed is not None
+        pairs = changed_flags(report.confirmed.flags[key], report.known[number].flags)
+        words = ", ".join(f"{name} {flag_text(new)} instead of {flag_text(old)}" for name, (old, new) in pairs.items())
+        lines.append(
+            f"Trial {key} was launched in place of trial {number}: {words}, the same to the engine and nearer to "
+            "today's flags"
+        )
+    return lines
 
 
 def _thin_text(thin: ThinMetric, measured: int) -> str:
@@ -131,6 +146,8 @@ def status_text(report: Report, trial: RankedTrial) -> str:
         parts.append(f"breaks the SLO on {', '.join(broken)}")
     if trial is report.winner and trial.kind is not TrialKind.BASELINE:
         parts.append("best, confirmed" if report.recommendation.confirmed else "best, unconfirmed")
+        if trial.number != report.recommendation.number:
+            parts[-1] += f" as trial {report.recommendation.number}"
     return "; ".join(parts)
 
 

@@ -150,11 +150,17 @@ class Report:
 
     @property
     def winner(self) -> RankedTrial | None:
-        """The trial of the search recommended: the best one, or the baseline where nothing beats it.
+        """The trial of the search recommended: the best one, or the baseline where nothing beats it. Where flags nearer
+        to today's were launched in its place, the one they stand for.
 
         None without a verdict, and for flags that the search never tried (less memory, after a soak that failed).
         """
-        return next((trial for trial in self.trials if trial.number == self.recommendation.number), None)
+        number = self.recommendation.number
+        found = next((trial for trial in self.trials if trial.number == number), None)
+        if found is not None or number is None or self.confirmed is None or not self.recommendation.confirmed:
+            return found
+        (best, *_) = self.confirmed.in_place_of.get(number, (None,))
+        return next((trial for trial in self.trials if trial.number == best), None)
 
     @property
     def baseline(self) -> RankedTrial | None:

@@ -9,7 +9,7 @@ from sweep.report.html.figures_effect import confirmation_plot, costs_plot
 from sweep.report.html.markup import Html, el, table
 from sweep.report.html.plots import Plot
 from sweep.report.html.words import change, metric_words, number, percent
-from sweep.report.terminal import confirmation_rows
+from sweep.report.terminal import confirmation_rows, in_place_lines
 from sweep.verdict import Interval
 
 
@@ -40,6 +40,7 @@ def confirmation(facts: Facts) -> tuple[Html, list[Plot]]:
         ),
         drawn.place,
         table(*confirmation_rows(verdict)),
+        *(el("p", f"{line}.") for line in in_place_lines(facts.report)),
     ]
     if verdict.unusable:
         lines.append(el("p", f"{verdict.unusable} launches lack a metric of the objective and do not count."))
