@@ -24,7 +24,7 @@ def test_a_made_study_has_a_whole_page(
     monkeypatch.setattr(sys, "argv", ["bench_report.py", "--page", str(folder)])
     assert bench.main() == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"rss_gib", "html_mib"}
+    assert set(found) == {"cpu_s", "rss_gib", "html_mib"}
     text = (folder / "report.html").read_text()
     for name in ("plot-confirmation", "plot-costs", "plot-flag-2", "plot-front-1", "plot-parallel", "plot-history"):
         assert f'id="{name}"' in text

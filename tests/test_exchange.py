@@ -18,7 +18,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 from optuna_dashboard._storage_url import get_storage
-from reported import confirmed, night
+from reported import alike, confirmed, measured, night
+from reported import write as stored
 
 from sweep.config import loads
 from sweep.exchange.__main__ import main
@@ -176,6 +177,14 @@ class TestParams:
     ) -> None:
         out, _ = lines(capsys, "export-params", str(night(tmp_path / "night")))
         assert list(json.loads("\n".join(out))) == ["baseline", "unconfirmed"]
+
+    def test_flags_that_stay_are_the_baselines_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        kept = stored(tmp_path / "a night", (measured(0, alike(50.0)), measured(1, alike(90.0))))
+        out, err = lines(capsys, "export-params", str(kept))
+        assert list(json.loads("\n".join(out))) == ["baseline"]
+        assert "Keep your flags" in err[0]
+        out, err = lines(capsys, "export-params", str(stored(tmp_path / "none", ())), code=2)
+        assert (out, "Nothing measured yet" in err[0]) == ([], True)
 
 
 def run(ttft_s: float, *, detailed: bool, number: int = 0, count: int = 20, **overrides: Any) -> dict[str, Any]:

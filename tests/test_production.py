@@ -71,7 +71,8 @@ def test_every_file_is_there_for_both_and_tells_where_it_comes_from(odd: Prepare
             text = "\n".join(head)
             what = "Recommended flags" if name == RECOMMENDED else "Today's flags, to go back to"
             assert f"# {what}" in text
-            for said in ("Study: night", "fingerprint ", '20.0 % better; "sure" of it.', "15.0 to 25.0 % better",
+            for said in ("Study: night", "last measured 1970-01-01", "fingerprint ",
+                         '20.0 % better; "sure" of it.', "15.0 to 25.0 % better",
                          "model ", "vLLM ", "load: 12 prompts, all at once", "python -m sweep.check"):  # fmt: skip
                 assert said in text, f"{path.name}: {said}"
     assert "64" in (odd.setup.folder / RECOMMENDED / "serve.sh").read_text()
@@ -255,6 +256,28 @@ def test_a_model_of_the_hub_brings_a_cache_and_its_token(plain: Prepared, tmp_pa
     kubernetes_validate.validate(deployment, kubernetes_validate.latest_version(), strict=True)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert container["env"][-1]["valueFrom"]["secretKeyRef"]["optional"] is True
+
+
+def test_a_model_in_a_folder_of_an_odd_name_is_mounted_as_it_is(plain: Prepared, tmp_path: Path) -> None:
+    model = tmp_path / "my $HOME %n's models \\ #1"
+    model.mkdir()
+    one = with_setup(plain, folder=tmp_path, model=str(model), dialect=Dialect("0.32.0", None, None))
+    write_production(one, BETTER, trials())
+    folder = tmp_path / RECOMMENDED
+    found = document(folder / "compose.yaml")
+    Draft7Validator(compose_schema()).validate(found)
+    (volume,) = (v for v in found["services"]["vllm"]["volumes"] if "models" in v["source"])
+    doubled = str(model).replace("$", "$$")  # compose reads variables in every value
+    assert (volume["source"], volume["target"]) == (doubled, doubled)
+    deployment = next(yaml.safe_load_all((folder / "kubernetes.yaml").read_text()))
+    pod = deployment["spec"]["template"]["spec"]
+    assert str(model) in {one.get("hostPath", {}).get("path") for one in pod["volumes"]}
+    assert str(model) in {one["mountPath"] for one in pod["containers"][0]["volumeMounts"]}
+    (start,) = re.findall(
+        r"^ExecStart=(.*)$", (folder / "vllm.service").read_text().replace(" \\\n", " "), re.MULTILINE
+    )
+    assert str(model) in unit_words(start)
+    assert document(folder / "vllm.yaml")["model"] == str(model)
 
 
 def test_names_fit_a_dns_label() -> None:

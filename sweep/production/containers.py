@@ -36,7 +36,7 @@ def compose(serving: Serving) -> str:
             **({_HUB_TOKEN: f"${{{_HUB_TOKEN}:-}}"} if _needs_token(serving) else {}),
         },
         "volumes": [
-            *({"type": "bind", "source": str(p), "target": str(p), "read_only": True} for p in serving.mounts),
+            *({"type": "bind", "source": p, "target": p, "read_only": True} for p in map(_path, serving.mounts)),
             *([{"type": "volume", "source": "hub", "target": _dollars(hub)}] if serving.from_hub else []),
         ],
         "ipc": "host",
@@ -203,6 +203,10 @@ def _secret_notes(serving: Serving) -> list[str]:
     if not serving.secrets:
         return []
     return [f"Secrets come from the Secret {serving.name}, which must hold {', '.join(serving.secrets)}."]
+
+
+def _path(path: Path) -> str:
+    return _dollars(str(path))
 
 
 def _dollars(text: str) -> str:
