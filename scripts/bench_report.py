@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +32,8 @@ from sweep.store import Schema, Store, TelemetryRow
 from sweep.trial import Failure, Flags, Score, TrialKind, TrialResult, TrialSpec, TrialStatus
 
 LOAD_S, READY_S, GAPS = 240.0, 90.0, 100
+# So many loads of each max-num-seqs are drawn; trials share them, since drawing a thousand takes longer than a page.
+LOADS = 4
 METRICS = ("p95_ttft_ms", "p95_tpot_ms", "p99_itl_ms", "p95_e2el_ms", "output_throughput_tokens_per_s")
 OOM = Failure("startup_oom", "startup", "CUDA out of memory", "lower gpu-memory-utilization", False, True, "infeasible")
 
@@ -69,7 +72,7 @@ def make_study(folder: Path, trials: int, requests: int, seed: int = 1) -> None:
 @contextmanager
 def unsynced() -> Iterator[None]:
     """What is made here need not survive a power cut: a busy disk takes seconds to sync what one trial leaves."""
-    real, os.fsync = os.fsync, lambda _: None
+    real, os.fsync = os.fsync, lambda fd: None  # noqa: ARG005 - its callers may name it
     try:
         yield
     finally:
@@ -77,26 +80,9 @@ def unsynced() -> Iterator[None]:
 
 
 def _measured(number: int, kind: TrialKind, flags: Flags, block: int | None, requests: int, seed: int) -> TrialResult:
-    rng = np.random.default_rng([seed, number])
     seqs = flags["max-num-seqs"]
     assert isinstance(seqs, int)
-    ttft = rng.lognormal(np.log(200.0 + 4000.0 / seqs), 0.5, requests)
-    gaps = rng.lognormal(np.log(15.0 + seqs / 10), 0.3, (requests, GAPS))
-    records = tuple(
-        RequestRecord(
-            round=place % 3, index=place // 3, prompt_id=f"p{place}", scheduled_s=place * 0.2, start_s=place * 0.2,
-            input_tokens=200, output_tokens=GAPS + 1, asked_output_tokens=GAPS + 1, ttft_ms=float(ttft[place]),
-            itl_ms=tuple(gaps[place].tolist()), e2el_ms=float(ttft[place] + gaps[place].sum()), error=None,
-        )
-        for place in range(requests)
-    )  # fmt: skip
-    metrics = {
-        "p95_ttft_ms": float(np.percentile(ttft, 95)),
-        "p95_tpot_ms": float(np.percentile(gaps.mean(axis=1), 95)),
-        "p99_itl_ms": float(np.percentile(gaps, 99)),
-        "p95_e2el_ms": float(np.percentile(ttft + gaps.sum(axis=1), 95)),
-        "output_throughput_tokens_per_s": requests * (GAPS + 1) / LOAD_S,
-    }
+    records, metrics = _load(seqs, number % LOADS, requests, seed)
     rounds = tuple(
         RoundRecord(1, place, READY_S + 80.0 * place, 80.0, 85.0, 5.0, requests // 3, requests // 3, 0, 0)
         for place in range(3)
@@ -107,6 +93,32 @@ def _measured(number: int, kind: TrialKind, flags: Flags, block: int | None, req
         events=_events(), command="vllm serve model", attempts=1, started_wall_s=1_767_225_600.0 + 360.0 * number,
         startup_s=READY_S, load_s=LOAD_S, total_s=350.0, rounds=rounds,
     )  # fmt: skip
+
+
+@cache
+def _load(
+    seqs: int, draw: int, requests: int, seed: int
+) -> tuple[tuple[RequestRecord, ...], Mapping[str, float | None]]:
+    """One of the loads of that flag: its requests, and the metrics of them."""
+    rng = np.random.default_rng([seed, seqs, draw])
+    ttft = rng.lognormal(np.log(200.0 + 4000.0 / seqs), 0.5, requests)
+    gaps = rng.lognormal(np.log(15.0 + seqs / 10), 0.3, (requests, GAPS))
+    records = tuple(
+        RequestRecord(
+            round=place % 3, index=place // 3, prompt_id=f"p{place}", scheduled_s=place * 0.2, start_s=place * 0.2,
+            input_tokens=200, output_tokens=GAPS + 1, asked_output_tokens=GAPS + 1, ttft_ms=float(ttft[place]),
+            itl_ms=tuple(gaps[place].tolist()), e2el_ms=float(ttft[place] + gaps[place].sum()), error=None,
+        )
+        for place in range(requests)
+    )  # fmt: skip
+    metrics: dict[str, float | None] = {
+        "p95_ttft_ms": float(np.percentile(ttft, 95)),
+        "p95_tpot_ms": float(np.percentile(gaps.mean(axis=1), 95)),
+        "p99_itl_ms": float(np.percentile(gaps, 99)),
+        "p95_e2el_ms": float(np.percentile(ttft + gaps.sum(axis=1), 95)),
+        "output_throughput_tokens_per_s": requests * (GAPS + 1) / LOAD_S,
+    }
+    return records, metrics
 
 
 def _failed(number: int, flags: Flags) -> TrialResult:

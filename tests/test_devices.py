@@ -121,11 +121,14 @@ def test_the_study_goes_on_with_the_devices_that_are_free(tmp_path: Path) -> Non
     if compiler() is None:
         pytest.skip("no C compiler to build the NVML library")
     fake = FakeNvml(build(tmp_path / "nvml"), tmp_path / "state")
-    paths = {"LD_LIBRARY_PATH": str(fake.library.parent), "FAKE_NVML_STATE": str(fake.script)}
     with subprocess.Popen(["sleep", "300"]) as squatter:
         try:
             fake.write(f"process 0 {squatter.pid} 9000 -1")
-            done = tune(busy_night(tmp_path, trials=2), **paths)
+            done = tune(
+                busy_night(tmp_path, trials=2),
+                LD_LIBRARY_PATH=str(fake.library.parent),
+                FAKE_NVML_STATE=str(fake.script),
+            )
         finally:
             squatter.kill()
     assert done.returncode == 0, done.stdout + done.stderr

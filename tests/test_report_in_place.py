@@ -32,7 +32,8 @@ def test_the_winner_is_confirmed_in_every_form(tmp_path: Path) -> None:
     assert found.recommendation.flags == LESS
     assert found.confirmed.in_place_of == {11: (1,)}
     (believed,) = found.confirmed.verdict.shrinkage
-    assert (believed.key, believed.search_score) == (11, pytest.approx(0.5))
+    assert believed.key == 11
+    assert believed.search_score == pytest.approx(0.5)
     assert found.winner is not None
     assert status_text(found, found.winner) == "best, confirmed as trial 11"
     line = (
