@@ -63,7 +63,10 @@ def check_client_file(setup: TrialSetup) -> None:
 
 def check_baseline(config: StudyConfig, space: SearchSpace) -> None:
     """Today's flags keep the constraints."""
-    broken = space.violated(config.baseline_flags())
+    try:
+        broken = space.violated(config.baseline_flags())
+    except ConfigError as error:  # a value of a kind that a constraint cannot compare
+        raise ConfigError(error.message, key="baseline") from None
     if broken is not None:
         raise ConfigError(f"today's flags break the constraint {broken!r}", key="baseline")
 

@@ -26,7 +26,7 @@ _SHOWN = 3
 def print_dry_run(prepared: Prepared, console: Console) -> None:
     """The first commands, the size of the space, and the longest a trial can take."""
     size, feasible = prepared.space.size(), prepared.space.feasible_size()
-    counted = "endless: a range has no step" if size is None else f"{size:,} combinations"
+    counted = "endless: a range has no step" if size is None else f"{size:,} combination{'' if size == 1 else 's'}"
     if feasible is not None and size is not None and feasible != size:
         counted += f", {feasible:,} of them within the constraints"
     console.print(f"search space: {counted}; {prepared.config.study.trials} trials are asked for")

@@ -132,7 +132,7 @@ STATISTICS = {
     "mean": "arithmetic mean",
     "median": "50th percentile",
     "std": "standard deviation of the whole, divided by n (not n - 1)",
-    "p95": "percentile, any number above 0 and below 100 such as p99.9: linear interpolation between the two nearest "
+    "p95": "percentile, any number from 1 to below 100 such as p99.9: linear interpolation between the two nearest "
     "of the n values in order, at place 1 + (n - 1) * 0.95",
 }
 
@@ -176,8 +176,9 @@ def parse_metric(name: str) -> Metric:
         hint = f"; did you mean {nearest[0]!r}?" if nearest else "; metrics look like p95_ttft_ms"
         raise ConfigError(f"unknown metric {name!r}{hint}")
     stat, stem = match.groups()
-    if stat.startswith("p") and float(stat[1:]) == 0:
-        raise ConfigError(f"{name!r}: a percentile lies above 0 and below 100")
+    if stat.startswith("p") and (below := float(stat[1:])) < 1:
+        meant = f"; did you mean 'p{below * 100:g}_{stem}_ms'?" if below else ""
+        raise ConfigError(f"{name!r}: a percentile lies at 1 or above and below 100{meant}")
     percentile = 50.0 if stat == "median" else float(stat[1:]) if stat.startswith("p") else None
     return Metric(full, base, stem, stat, percentile, "ms", lower_is_better=True, at=at)
 

@@ -19,7 +19,14 @@ _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
 class PlainCommand(TyperCommand):
-    """A command whose unknown options, missing arguments and impossible values are one line on standard error."""
+    """A command whose unknown options, missing arguments and impossible values are one line on standard error.
+
+    Its help breaks lines where the terminal does, not where the docstring does.
+    """
+
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.help = "\n\n".join(" ".join(part.split()) for part in (self.help or "").split("\n\n"))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As of the base class, but a mistake ends the process with exit code 2."""

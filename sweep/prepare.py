@@ -23,7 +23,7 @@ from sweep.checks import (
     check_sampler,
     check_study_flags,
 )
-from sweep.config import StudyConfig, located
+from sweep.config import StudyConfig, count_of, located
 from sweep.errors import ConfigError, DatasetError, HostError
 from sweep.fingerprint import Fingerprint, cached_model, installed_version, take_fingerprint
 from sweep.flags import Dialect, FlagValue, discover
@@ -232,10 +232,19 @@ def _tokenizer_key(config: StudyConfig) -> str:
 
 
 def conversations_of(config: StudyConfig, study_path: Path, *, salvage: bool) -> Conversations:
-    path = DEMO_FILE if config.load.path is None else find_file(config.load.path, study_path, "load.path")
+    path = DEMO_FILE if config.load.path is None else _prompt_file(config.load.path, study_path)
     if config.load.dataset == "custom":
         return check_custom(path)
     return check_sharegpt(path, salvage=salvage or config.load.salvage)
+
+
+def _prompt_file(name: str, study_path: Path) -> Path:
+    try:
+        return find_file(name, study_path, "load.path")
+    except ConfigError as error:
+        # The files that ship with sweep name one that everybody fetches once.
+        hint = "; README, 'The ShareGPT file', says where it comes from" if "sharegpt" in name.lower() else ""
+        raise ConfigError(f"{error.message}{hint}", key="load.path") from None
 
 
 def loads_of(config: StudyConfig, conversations: Conversations, counter: Callable[[str], int]) -> Loads:
@@ -270,7 +279,7 @@ def max_model_lens(config: StudyConfig) -> list[int]:
     name = "max-model-len"
     spec = config.search_space.parameters.get(name)
     values = [config.serve.flags.get(name), config.baseline.get(name), *(bounds(spec) if spec is not None else ())]
-    return [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
+    return [length for value in values if (length := count_of(value)) is not None and length > 0]
 
 
 def schema_of(config: StudyConfig, objective: Objective, percentiles: tuple[float, ...]) -> Schema:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sweep.config import load, loads, located, parse_duration_s
+from sweep.config import count_of, load, loads, located, parse_duration_s
 from sweep.errors import ConfigError, FlagError
 
 GOOD = """\
@@ -129,6 +129,7 @@ def test_a_mistake_is_one_line_with_place_and_remedy(
 
 
 SEQS = "search_space.parameters.max-num-seqs"
+UTILIZATION = "search_space.parameters.gpu-memory-utilization"
 MODEL_LEN = ("    max_model_len: 4096", "serve.flags.max_model_len")
 
 
@@ -203,6 +204,47 @@ MODEL_LEN = ("    max_model_len: 4096", "serve.flags.max_model_len")
             "21: objective.slo.p95_ttft_ms",
             "must be above zero",
         ),
+        ("low: 0.5", "low: 50%", f"13: {UTILIZATION}.low", "needs a number, not '50%'; write 0.5 for 50 %"),
+        ("low: 0.5, high: 0.9", "low: 50, high: 90", f"13: {UTILIZATION}.low", "at most 1, not 50.0; write 0.5"),
+        ("low: 0.5", "low: 0.0", f"13: {UTILIZATION}.low", "above 0 and at most 1, not 0.0"),
+        (MODEL_LEN[0], "    max_model_len: 4,096", f"9: {MODEL_LEN[1]}", "above 0, not '4,096'; write 4096, without"),
+        (MODEL_LEN[0], "    max_model_len: 0", f"9: {MODEL_LEN[1]}", "needs a whole number above 0, not 0"),
+        (MODEL_LEN[0], "    max_model_len: true", f"9: {MODEL_LEN[1]}", "needs a whole number above 0, not true"),
+        ("[16, 32, null]", "[16, '32']", "14: search_space.parameters.block-size.values.1", "write 32, without quotes"),
+        ("type: int, low: 8", "type: int, low: 0", f"12: {SEQS}.low", "needs a whole number above 0, not 0"),
+        ("type: int, low: 8", "type: float, low: 8", f"12: {SEQS}", "a whole number: search it as int or choice"),
+        ("{type: int, low: 8, high: 64, step: 8}", "{type: bool}", f"12: {SEQS}", "is a number: search it as int"),
+        ("  max-num-seqs: 32", "  max-num-seqs: 0", "18: baseline.max-num-seqs", "whole number above 0, not 0"),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\n  gpu-memory-utilization: 90",
+            "19: baseline.gpu-memory-utilization",
+            "a share of a device's memory, above 0 and at most 1, not 90; write 0.9",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nload: {percentiles: [0.95]}",
+            "19: load.percentiles.0",
+            "almost the smallest value; write 95 for p95",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nobjective: {weights: {p0.95_ttft_ms: 1}}",
+            "19: objective.weights.p0.95_ttft_ms",
+            "did you mean 'p95_ttft_ms'?",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nobjective: {slo: {p95_ttft_ms: 200ms}}",
+            "19: objective.slo.p95_ttft_ms",
+            "not '200ms'; write a plain number, in the unit that the key is named by",
+        ),
+        (
+            "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nload: {held_out_share: 30}",
+            "19: load.held_out_share",
+            "must be below 1, not 30; 30 % is 0.3",
+        ),
         ("study:\n", "1: 2\nstudy:\n", "1: 1", "unknown key; known here: study, model"),
         ("study:\n  name: night\n  trials: 12", "study: [a]", "1: study", "needs keys and values below it, not ['a']"),
     ],
@@ -213,6 +255,38 @@ def test_a_mistake_names_its_line_and_key_in_plain_words(old: str, new: str, whe
     assert text.startswith(f"night.yaml:{where}: ")
     assert words in text
     assert not re.search(r"input|valid (dict|tuple|str|int)|instance|tuple|datetime", text.lower())
+
+
+@pytest.mark.parametrize(
+    ("value", "length"),
+    [("4096", 4096), ("32k", 32_000), ("25.6k", 25_600), ("32K", 32_768), (4096, 4096), ("auto", None), (True, None)],
+)
+def test_counts_are_read_as_vllm_reads_them(value: object, length: int | None) -> None:
+    assert count_of(value) == length
+
+
+@pytest.mark.parametrize("value", ["32K", "32k", "auto", "-1", "4096"])
+def test_what_vllm_reads_as_a_length_is_taken(value: str) -> None:
+    config = loads(GOOD.replace("max_model_len: 4096", f"max_model_len: {value}"), Path("night.yaml"))
+    assert str(config.serve.flags["max-model-len"]) == value
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        ("  trials: 12", "\ttrials: 12", 3, "a tab stands where only blanks may"),
+        ("  trials: 12", "  trials:12", 3, "a key needs a colon and a blank behind it (key: value)"),
+        ("  trials: 12", "   trials: 12", 3, "check the indentation"),
+        ("  trials: 12", "  trials: *no", 3, "undefined alias 'no'"),
+        ("  flags:\n", "  flags: &f\n    x: *f\n", None, "nested without end; does an alias (*name)"),
+    ],
+)
+def test_what_is_wrong_with_the_yaml_is_said_with_its_usual_cause(
+    old: str, new: str, line: int | None, words: str
+) -> None:
+    assert old in GOOD
+    error = refusal(GOOD.replace(old, new, 1))
+    assert (error.line, words in str(error)) == (line, True), str(error)
 
 
 def test_a_list_or_mapping_whose_entries_are_commented_out_is_empty() -> None:

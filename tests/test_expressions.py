@@ -137,7 +137,9 @@ def test_mistakes_are_one_line_with_the_column(text: str, column: int, word: str
 @pytest.mark.parametrize(
     ("text", "flags", "word"),
     [
-        ("a < b", {"a": "auto", "b": 1}, "'auto' is not a number"),
+        ("a < b", {"a": "auto", "b": 1}, "a = 'auto' is not a number, as '<' needs$"),
+        ("3 < b", {"b": "2k"}, "b = '2k' is not a number, as '<' needs; write the number in full and without quotes"),
+        ("3 < 'x'", {}, ": 'x' is not a number"),
         ("a + 1 < 3", {"a": True}, "true is not a number"),
         ("a", {"a": 3}, "3 is neither true nor false"),
         ("a and b > 1", {"a": 3, "b": 2}, "3 is neither true nor false"),

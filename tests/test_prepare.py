@@ -183,6 +183,14 @@ print("0.10.1" if "--version" in sys.argv else help_)
         assert "'max-num-seqs >= 16'" in text
         assert f":{line_of(folder, 'baseline')}: baseline: " in text
 
+    def test_a_baseline_of_a_kind_that_a_constraint_cannot_compare(self, folder: Path) -> None:
+        parameters = space(swap_space=choice(0, 4))
+        changes = {**parameters, "constraints": ["swap-space <= 4"]}
+        baseline = {**fake_study.study(folder)["baseline"], "swap-space": "4GiB"}
+        text = refusal(folder, search_space=changes, baseline=baseline)
+        assert f":{line_of(folder, 'baseline')}: baseline: " in text
+        assert "swap-space = '4GiB' is not a number" in text
+
     def test_a_constraint_on_a_flag_that_is_not_there(self, folder: Path) -> None:
         text = refusal(folder, search_space={**space(), "constraints": ["max-num-seqs >= 1", "max-num-sqs >= 1"]})
         assert f":{line_of(folder, 'search_space.constraints') + 2}: search_space.constraints.1: " in text
@@ -206,6 +214,8 @@ class TestPaths:
     def test_a_missing_prompt_file(self, folder: Path) -> None:
         text = refusal(folder, load={"path": "absent.json"})
         assert f":{line_of(folder, 'load.path')}: load.path: no file 'absent.json'" in text
+        assert "README" not in text
+        assert "README, 'The ShareGPT file'" in refusal(folder, load={"path": "ShareGPT_V3.json"})
         (folder / "prompts").mkdir()
         assert "load.path: 'prompts' is a folder" in refusal(folder, load={"path": "prompts"})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sweep.config.known_flags import count_of
 from sweep.config.lines import located
 from sweep.config.load import load, loads
 from sweep.config.load_section import LoadSection
@@ -21,6 +22,7 @@ __all__ = [
     "ObjectiveSection",
     "SearchSpaceConfig",
     "StudyConfig",
+    "count_of",
     "load",
     "loads",
     "located",

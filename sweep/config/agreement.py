@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Mapping, Sequence
 
+from sweep.config.known_flags import check_known_range, check_known_value
 from sweep.config.mistakes import Mistake, shown
 from sweep.config.models import Boolean, Choice, FlagValue, FloatRange, IntRange, ParameterSpec
 from sweep.trial import Flag
@@ -23,7 +24,7 @@ _OURS = frozenset(
 def check_agreement(
     fixed: Mapping[str, FlagValue], searched: Mapping[str, ParameterSpec], baseline: Mapping[str, Flag]
 ) -> None:
-    """Raise Mistake for a flag that is not the user's to set, stands in two places, or has no sense where it stands."""
+    """Raise Mistake for a flag that is not the user's to set, stands in two places, or cannot be what it is there."""
     places: Sequence[tuple[tuple[str, ...], Collection[str]]] = (
         (("serve", "flags"), fixed),
         (("search_space", "parameters"), searched),
@@ -39,6 +40,10 @@ def check_agreement(
     for name in searched:
         if name in fixed:
             raise Mistake("is also fixed under serve.flags; keep one of the two", "search_space", "parameters", name)
+    for name, given in fixed.items():
+        check_known_value(name, given, "serve", "flags", name)
+    for name, spec in searched.items():
+        check_known_range(name, spec, "search_space", "parameters", name)
     for name, value in baseline.items():
         if name in fixed:
             raise Mistake(
@@ -50,6 +55,7 @@ def check_agreement(
             raise Mistake(f"is not under search_space.parameters; {mend}", "baseline", name)
         if fault := _misfit(value, searched[name]):
             raise Mistake(f"is {shown(value)}, but {fault}", "baseline", name)
+        check_known_value(name, value, "baseline", name)
     _check_sizes(fixed, searched, baseline)
 
 

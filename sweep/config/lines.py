@@ -31,13 +31,14 @@ def parse(text: str, path: Path) -> tuple[object, Lines]:
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else None
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        if problem.startswith("but "):  # the end of a sentence
-            problem = f"{getattr(error, 'context', None) or ''}, {problem}"
+        problem, line = _in_words(error)
         raise ConfigError(f"is not valid YAML: {problem}", path=path, line=line) from None
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError(
+            "is not valid YAML: nested without end; does an alias (*name) stand within its own anchor (&name)?",
+            path=path,
+        ) from None
+    except ValueError as error:
         raise ConfigError(f"is not valid YAML: {error}", path=path) from None
 
 
@@ -72,6 +73,23 @@ def line_of(parts: KeyPath, lines: Lines) -> int | None:
 def dotted(parts: KeyPath) -> str:
     """A key path as it is shown."""
     return ".".join(str(part) for part in parts)
+
+
+def _in_words(error: yaml.YAMLError) -> tuple[str, int | None]:
+    """What the parser says and the line it is about, with the usual cause where its own words name none."""
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+    if problem.startswith("but "):  # the end of a sentence
+        problem = f"{getattr(error, 'context', None) or ''}, {problem}"
+    elif problem == "could not find expected ':'":
+        # The parser notices further down; the key that lacks it began here.
+        mark = getattr(error, "context_mark", None) or mark
+        problem = "a key needs a colon and a blank behind it (key: value)"
+    elif "'\\t'" in problem:
+        problem = "a tab stands where only blanks may; indent with blanks"
+    elif problem == "mapping values are not allowed here":
+        problem = "a key stands where none can; check the indentation, and put text with a colon in quotes"
+    return problem, None if mark is None else mark.line + 1
 
 
 def _placed(error: ConfigError, path: Path) -> ConfigError:

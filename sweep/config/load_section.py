@@ -144,6 +144,10 @@ class LoadSection(Section):
         for place, percentile in enumerate(self.percentiles):
             if not 0 < percentile < 100:
                 raise Mistake(f"a percentile lies above 0 and below 100, not at {percentile:g}", "percentiles", place)
+            if percentile < 1:
+                meant = f"{percentile * 100:g}"
+                text = f"p{percentile:g} is almost the smallest value; write {meant} for p{meant}"
+                raise Mistake(text, "percentiles", place)
         if self.dataset == "custom" and self.path is None:
             raise Mistake("custom needs a path beside it: the file of your prompts", "dataset")
         if self.request_rate == "auto" and not self.calibrate:

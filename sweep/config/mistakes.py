@@ -12,6 +12,8 @@ from pydantic_core import ErrorDetails
 
 _QUOTED = re.compile(r"'([^']*)'")
 _LONGEST = 60
+_LARGEST_SHARE = 2  # limits up to it are of shares, which people write in percent
+_WITH_UNIT = re.compile(r"\s*[<>=]*\s*(\d+(?:\.\d+)?)\s*(%|[A-Za-z/]+)?\s*")
 _KINDS = "int, float, choice or bool"
 _PLAIN_TYPES: Mapping[str, str] = {
     "string_type": "a text",
@@ -60,7 +62,7 @@ def in_words(errors: Sequence[ErrorDetails]) -> str:
         return f"needs a type: {_KINDS}" + ("" if kind == "union_tag_not_found" else f", not {facts.get('tag')}")
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
-        return f"must be {words} {facts[name]:g}, not {shown(value)}"
+        return f"must be {words} {facts[name]:g}, not {shown(value)}{_percent(facts[name], value, name)}"
     if kind == "literal_error":
         return _one_of(facts.get("expected", ""), value)
     if kind in ("too_short", "string_too_short"):
@@ -84,11 +86,25 @@ def shown(value: object) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
+def _percent(limit: float, value: object, name: str) -> str:
+    share = name in ("lt", "le") and limit <= _LARGEST_SHARE and isinstance(value, int | float)
+    return f"; {value:g} % is {value / 100:g}" if share and isinstance(value, int | float) and value <= 100 else ""
+
+
 def _one_of(expected: str, value: object) -> str:
     words = _QUOTED.findall(expected)
     near = difflib.get_close_matches(str(value), words, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"must be {expected}, not {shown(value)}{hint}"
+
+
+def _without_unit(text: str) -> str:
+    found = _WITH_UNIT.fullmatch(text)
+    if found is None:
+        return ""
+    if found[2] == "%":
+        return f"; write {float(found[1]) / 100:g} for {found[1]} %"
+    return "; write a plain number, in the unit that the key is named by"
 
 
 def _hint(kind: str, value: Any) -> str:
@@ -98,7 +114,7 @@ def _hint(kind: str, value: Any) -> str:
         try:
             number = float(value)
         except ValueError:
-            return ""
+            return _without_unit(value)
         # YAML reads 1e-4 as text: its numbers need a point.
         written = int(number) if number.is_integer() else f"{number:.12f}".rstrip("0")
         return f"; write {written}, without quotes"

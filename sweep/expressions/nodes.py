@@ -78,9 +78,9 @@ class Chain:
     rest: tuple[tuple[str, Node], ...]
 
     def value(self, flags: Mapping[str, object]) -> Value:
-        total = _number(self.first.value(flags), self.rest[0][0])
+        total = _number(self.first, flags, self.rest[0][0])
         for symbol, node in self.rest:
-            operand = _number(node.value(flags), symbol)
+            operand = _number(node, flags, symbol)
             if total is None or operand is None:
                 total = None
                 continue
@@ -157,10 +157,15 @@ def _is_number(value: Value) -> bool:
     return isinstance(value, (int, Fraction)) and not isinstance(value, bool)
 
 
-def _number(value: Value, symbol: str) -> Number | None:
+def _number(node: Node, flags: Mapping[str, object], symbol: str, known: Value = None) -> Number | None:
+    """The number that `node` stands for, None where it is unknown; `known`: its value, where that was asked for."""
+    value = node.value(flags) if known is None else known
     if value is None or (isinstance(value, (int, Fraction)) and not isinstance(value, bool)):
         return value
-    raise ConfigError(f"{_show(value)} is not a number, as {symbol!r} needs")
+    flag = f"{node.name} = " if isinstance(node, Name) else ""
+    digits = isinstance(value, str) and value.strip()[:1].isdigit()
+    mend = "; write the number in full and without quotes" if digits else ""
+    raise ConfigError(f"{flag}{_show(value)} is not a number, as {symbol!r} needs{mend}")
 
 
 def truth(value: Value, word: str) -> bool | None:
@@ -179,5 +184,5 @@ def _compare(symbol: str, left: Node, right: Node, flags: Mapping[str, object]) 
         else:  # true is not 1 here, unlike in Python
             equal = (type(a) is type(b) or (_is_number(a) and _is_number(b))) and a == b
         return equal is (symbol == "==")
-    x, y = _number(a, symbol), _number(b, symbol)
+    x, y = _number(left, flags, symbol, a), _number(right, flags, symbol, b)
     return None if x is None or y is None else COMPARE[symbol](x, y)

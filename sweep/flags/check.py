@@ -45,7 +45,7 @@ def _known(name: str, help_: CommandHelp) -> Option:
 def _nearest(flag: str, help_: CommandHelp) -> str:
     names = [*help_.options]
     names += [alias[2:] for option in help_.options.values() for alias in option.aliases if alias[:2] == "--"]
-    near = difflib.get_close_matches(flag, names, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(flag.lower(), names, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
