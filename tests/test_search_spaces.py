@@ -56,6 +56,12 @@ class TestShipped:
             assert all(word.startswith("--") or not word.startswith("-") for word in words)
         assert len(keys) > min(SAMPLES / 4, (space.size() or SAMPLES) - 1)
 
+    def test_each_range_says_why(self, path: Path) -> None:
+        lines = path.read_text().splitlines()
+        for name in load(path).search_space.parameters:
+            place = next(place for place, line in enumerate(lines) if line.startswith(f"    {name}: {{type:"))
+            assert "#" in lines[place] or lines[place - 1].lstrip().startswith("#"), f"{name} has no comment"
+
     def test_every_flag_is_one_that_vllm_has(self, path: Path, server_help: CommandHelp) -> None:
         config = load(path)
         check_flags(config.serve.flags, server_help, what="serve.flags")
