@@ -17,6 +17,7 @@ from sweep.plan import StudyPlan
 from sweep.recommend import recommend
 
 ADDRESS = "127.0.0.1"
+_BEST = "Best single measurement of the search, unconfirmed; 1 is today's flags, less is better."
 
 
 class StudyCollector(Collector):
@@ -35,9 +36,9 @@ class StudyCollector(Collector):
         yield ended
         best = recommend(finished)
         if best.score is not None:
-            yield self._gauge("sweep_best_score", "Best score so far; 1 is today's flags, less is better.", best.score)
+            yield self._gauge("sweep_best_score", _BEST, best.score)
         metrics = next((f.metrics for f in finished if f.number == best.number), None)
-        values = GaugeMetricFamily("sweep_best_metric", "Metrics of the best trial.", labels=["study", "metric"])
+        values = GaugeMetricFamily("sweep_best_metric", "Metrics of that trial.", labels=["study", "metric"])
         for name, value in (metrics or {}).items():
             if value is not None:
                 values.add_metric([self._study, name], value)

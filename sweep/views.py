@@ -37,5 +37,6 @@ def view_of(prepared: Prepared, folder: StudyFolder, plan: StudyPlan, gpus: Gpus
         devices=devices,
         redact=prepared.redactor.text,
         startup_timeout_s=prepared.setup.startup_timeout_s,
+        requests=prepared.setup.plan.num_prompts,
     )
     return LiveView(folder.log_folder, console, trials=prepared.config.study.trials, sources=sources, word=word)

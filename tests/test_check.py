@@ -12,7 +12,7 @@ import fake_study
 import pytest
 from reported import alike, measured
 
-from sweep.check import Result, decide
+from sweep.check import Result, decide, show
 from sweep.check.__main__ import main
 from sweep.config import load
 from sweep.confirm import Confirmed
@@ -24,7 +24,7 @@ from sweep.redact import Redactor
 from sweep.store import Store, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trial import Finished, Flags, TrialKind, TrialSpec, TrialStatus
-from sweep.verdict import Effect, Interval, Outcome
+from sweep.verdict import Effect, Interval, MetricLine, Outcome
 from sweep.verdict import Verdict as Judged
 
 BASELINE: Flags = {"max-num-seqs": 8}
@@ -37,6 +37,15 @@ def judged(value: float, low: float, high: float, *, clear: bool = False, broken
     effect = Effect(1, 4, Interval(value, low, high), {"p95_ttft_ms": broken}, 1, clear)
     verdict = Judged(Outcome.BETTER, 1, effect, (effect,), (), True, (), (), None, 4, 0, 0.95, "")
     return Confirmed(verdict, {0: BASELINE, 1: BEST}, 1, None)
+
+
+def test_percentiles_of_too_few_requests_are_marked_in_the_table_and_in_json() -> None:
+    now = Interval(100.0, 90.0, 110.0)
+    lines = [MetricLine(f"p{p}_ttft_ms", now, now, Interval(1.0, 0.9, 1.1), thin=p == 99) for p in (95, 99)]
+    _, rows = show._rows(lines, {})
+    assert [row[0] for row in rows] == ["p95_ttft_ms", "~p99_ttft_ms"]
+    found = show._metric(lines[1], {})
+    assert (found["thin"], found["recommended_interval"]) == (True, [90.0, 110.0])
 
 
 def launch(number: int, flags: Flags, status: TrialStatus = TrialStatus.COMPLETE) -> Finished:

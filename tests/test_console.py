@@ -78,7 +78,7 @@ class TestFinal:
         rows = [" ".join(words) for line in lines if (words := line.split()) and words[0][0] in "0123p"]
         assert rows[:4] == [
             "0 8 0.9 - 1.000 baseline, complete",
-            "1 * 16 0.9 - 0.800 complete",
+            "1 * 16 0.9 - 0.800 complete; best, unconfirmed",
             "2 32 0.9 - infeasible; startup_oom in startup",
             "3 64 0.9 - 0.700 complete; SLO broken: p95_ttft_ms",
         ]
@@ -132,6 +132,15 @@ class TestFinal:
         assert "As a file: A=1 vllm serve --config results/night/best.yaml" in final(
             trials, reads_yaml="A=1 vllm serve"
         )
+
+    @pytest.mark.parametrize(("confirmed", "words"), [(True, "best, confirmed"), (False, "best, unconfirmed")])
+    def test_the_marked_row_says_how_sure_it_is(self, confirmed: bool, words: str) -> None:
+        found = dataclasses.replace(recommend([finished(stored(0)), finished(stored(1, 0.8))]), confirmed=confirmed)
+        out = io.StringIO()
+        facts: dict[str, Any] = {"command": None, "best_yaml": None, "stop_reason": None, "folder": "f"}
+        print_final(Console(file=out, width=180), [stored(0), stored(1, 0.8)], found, **facts)
+        (row,) = [line for line in out.getvalue().splitlines() if line.split()[:2] == ["1", "*"] and "complete" in line]
+        assert row.rstrip().endswith(words)
 
     def test_keep_your_flags(self) -> None:
         lines = final([stored(0), stored(1, 1.4)])
@@ -295,9 +304,16 @@ class TestLiveView:
     def test_running_trial_beside_the_incumbent(self, tmp_path: Path) -> None:
         text = self.shown(tmp_path)
         assert "trial 1: load 44/200 for 0 s   max-num-seqs=16 block-size=(vLLM)" in text
-        assert "p95 TTFT/TPOT so far 1,234/45.6 ms; trial 2: 700/35.0; waits for 156 answers" in text
+        assert "~p95 TTFT/TPOT so far 1,234/45.6 ms; trial 2: 700/35.0; waits for 156 answers" in text
         assert "4 of 6 trials done; about search 2 min 05 s + confirmation 1 min 00 s left, to " in text
         assert "30.0% better than the baseline" in text
+
+    def test_percentiles_of_too_few_requests_are_marked(self, tmp_path: Path) -> None:
+        few, enough = self.shown(tmp_path / "few", requests=199), self.shown(tmp_path / "enough", requests=200)
+        assert "~p95 TTFT/TPOT " in few.splitlines()[0]
+        assert "trial 2: ~700/35.0" in few
+        assert "~" not in enough.splitlines()[0]
+        assert "trial 2: 700/35.0" in enough
 
     def test_what_it_waits_for_in_each_phase(self, tmp_path: Path) -> None:
         view, _ = self.view(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,10 @@ def test_percentiles_have_the_same_interval_in_every_form(
         text = "\n".join(lines_of(capsys, str(folder), "--format", form))
         assert "337 (329-344)" in text
         assert "~" not in text.replace(LEGEND, "")
+    page = tmp_path / "page.html"
+    lines_of(capsys, str(folder), "--format", "html", "--output", str(page))
+    (cell,) = re.findall(r"<td[^>]*>(?:<[^>]*>)*([^<]*\(329-344\))", page.read_text())
+    assert cell == "337 (329-344)"
 
 
 def test_eighty_columns_are_enough(tmp_path: Path) -> None:

@@ -227,6 +227,7 @@ class TestCosts:
         assert ttft.ratio_interval is not None
         assert ttft.ratio_interval.low < ttft.ratio < ttft.ratio_interval.high < 1
         assert (ttft.better, tpot.better) == (True, False)
+        assert ttft.thin  # of launches of a few requests each
         assert (ttft.limit, ttft.keeps) == (None, None)
         assert "output_throughput_tokens_per_s" in changes
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from sweep.check.decide import Answer
 from sweep.check.subject import Subject, metrics_then
 from sweep.confirm import Confirmed
-from sweep.console import number_text, plain_table
+from sweep.console import FEW_NOTE, marked, number_text, plain_table
 from sweep.metric_table import parse_metric
 from sweep.recommend import changed_flags
 from sweep.trial import Finished
@@ -51,7 +51,10 @@ def _metric(line: MetricLine, then: Mapping[str, tuple[float, float]]) -> dict[s
     before = then.get(line.name)
     return {
         "baseline": line.baseline.value,
+        "baseline_interval": [line.baseline.low, line.baseline.high],
         "recommended": line.leader.value,
+        "recommended_interval": [line.leader.low, line.leader.high],
+        "thin": line.thin,
         "ratio": line.ratio.value,
         "ratio_interval": [line.ratio.low, line.ratio.high],
         "study_baseline": None if before is None else before[0],
@@ -70,6 +73,8 @@ def print_answer(console: Console, subject: Subject, answer: Answer, found: Conf
     console.print(Text(f"Recommended: {words or 'the flags of the baseline'}"), soft_wrap=True)
     if lines := [line for line in _lines(found) if _shown(line.name)]:
         console.print(plain_table(*_rows(lines, metrics_then(subject))))
+        if any(line.thin for line in lines):
+            console.print(Text(FEW_NOTE), soft_wrap=True)
     console.print(Text(f"Everything measured: {folder}"), soft_wrap=True)
     console.print(Text(answer.sentence, style="bold"), soft_wrap=True)
 
@@ -81,7 +86,7 @@ def _rows(lines: Sequence[MetricLine], then: Mapping[str, tuple[float, float]]) 
         before = then.get(line.name, (None, None))
         values = (before[0], line.baseline.value, before[1], line.leader.value)
         interval = f"{line.ratio.low:.3f} to {line.ratio.high:.3f}"
-        rows.append([line.name, *map(number_text, values), f"{line.ratio.value:.3f}", interval])
+        rows.append([marked(line.name, line.thin), *map(number_text, values), f"{line.ratio.value:.3f}", interval])
     return head, rows
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sweep.console.figures import (
+    FEW_NOTE,
     LEGEND,
+    figure_text,
     fits,
     flag_header,
     marked,
@@ -20,12 +22,14 @@ from sweep.console.trials import shown_metrics
 from sweep.console.view import JsonView, PlainView, View, print_json
 
 __all__ = [
+    "FEW_NOTE",
     "LEGEND",
     "JsonView",
     "LiveView",
     "PlainView",
     "Sources",
     "View",
+    "figure_text",
     "fits",
     "flag_header",
     "front_notes",

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sweep.console.figures import marked
 from sweep.console.scene import EndedTrial, RunningTrial, Scene
 from sweep.console.words import duration_text, flags_text
 from sweep.trial import SEARCHING, TrialKind
@@ -31,7 +32,7 @@ def draw(scene: Scene, width: int, height: int) -> RenderableType:
     room = max(0, height - used - 2)
     parts: list[RenderableType] = []
     if scene.last and room >= 2:
-        parts.append(_ended_table(scene.last[-(room - 1) :], width))
+        parts.append(_ended_table(scene.last[-(room - 1) :], width, few=scene.few))
     if scene.running:
         parts.append(running)
     return Group(*parts, *devices, *foot)
@@ -53,10 +54,10 @@ def _table() -> Table:
     return Table(box=None, pad_edge=False, expand=True, header_style="bold", padding=(0, 1, 0, 0))
 
 
-def _ended_table(ended: Sequence[EndedTrial], width: int) -> Table:
+def _ended_table(ended: Sequence[EndedTrial], width: int, *, few: bool) -> Table:
     table = _table()
     table.add_column("ended", justify="right", no_wrap=True)
-    table.add_column("p95 TTFT/TPOT", justify="right", no_wrap=True)
+    table.add_column(marked("p95 TTFT/TPOT", few), justify="right", no_wrap=True)
     table.add_column("", no_wrap=True, overflow="ellipsis", max_width=max(12, width // 3))
     table.add_column("flags", ratio=1, no_wrap=True, overflow="ellipsis")
     for one in ended:
@@ -92,8 +93,9 @@ def _against(one: RunningTrial, scene: Scene) -> str:
     """The running p95s beside the incumbent's; before a round has ended, what it waits for."""
     if all(value is None for value in one.p95_ms):
         return f"waits for {one.waits}"
-    against = "" if scene.incumbent is None else f"; trial {scene.incumbent}: {_pair(scene.incumbent_p95_ms)}"
-    return f"p95 TTFT/TPOT so far {_pair(one.p95_ms)} ms{against}; waits for {one.waits}"
+    rival = marked(_pair(scene.incumbent_p95_ms), scene.few)
+    against = "" if scene.incumbent is None else f"; trial {scene.incumbent}: {rival}"
+    return f"{marked('p95 TTFT/TPOT', one.few)} so far {_pair(one.p95_ms)} ms{against}; waits for {one.waits}"
 
 
 def _best_lines(scene: Scene, width: int) -> list[Text]:

@@ -14,7 +14,8 @@ from sweep.metric_table import parse_metric
 from sweep.verdict import Interval
 
 FEW = "~"
-LEGEND = f"(low-high): 95 % interval over the requests of that server; {FEW} too few requests: fewer than 10 / (1 - p)"
+FEW_NOTE = f"{FEW} too few requests: fewer than 10 / (1 - p)"
+LEGEND = f"(low-high): 95 % interval over the requests of that server; {FEW_NOTE}"
 # From so many columns on a table takes names of flags in one line.
 _ROOMY = 120
 _HEADER = 13  # of a metric's column elsewhere

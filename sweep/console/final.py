@@ -122,7 +122,9 @@ def print_final(
     say, sees other folders. `production` is the folder with further files of a confirmed winner.
     """
     if trials:
-        console.print(trials_table(trials, recommendation.number, console.width))
+        lead = "confirmed" if recommendation.confirmed else "unconfirmed"
+        lead = f"best, {lead}" if recommendation.verdict is Verdict.BETTER else ""
+        console.print(trials_table(trials, recommendation.number, console.width, lead))
     known = measured or {}
     if (latencies := latencies_table(trials, recommendation.number, known)) is not None:
         console.print(latencies)

@@ -94,6 +94,7 @@ class LiveView(Polled):
             devices=self._devices,
             now_wall_s=time.time(),
             startup_timeout_s=self._sources.startup_timeout_s,
+            requests=self._sources.requests,
             most=_LAST,
         )
         return draw(scene, self._console.width, self._console.height)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from sweep.console.words import score_text
 from sweep.journal import Progress
+from sweep.metrics import enough_samples
 from sweep.recommend import recommend
 from sweep.trial import SEARCHING, Finished, Flags, Phase, TrialKind, TrialSpec, TrialStatus
 
 if TYPE_CHECKING:  # a report, which also prints with this package, asks no device
     from sweep.gpu import DeviceReading
 
+_P95 = 95.0
 P95 = ("p95_ttft_ms", "p95_tpot_ms")
 
 
@@ -21,7 +23,7 @@ P95 = ("p95_ttft_ms", "p95_tpot_ms")
 class Sources:
     """Where the live view looks, each asked at every look. `left_s`: seconds to the end of the search, and from there
     to the end, None before anything is known. `devices`: one reading a device, none without. `redact` is for lines
-    of a running server's log.
+    of a running server's log; `requests` are those of a whole load, None where that is not known.
     """
 
     finished: Callable[[], Sequence[Finished]]
@@ -29,6 +31,7 @@ class Sources:
     devices: Callable[[], Sequence[DeviceReading]] = lambda: ()
     redact: Callable[[str], str] = str
     startup_timeout_s: float | None = None
+    requests: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class EndedTrial:
 @dataclass(frozen=True, slots=True)
 class RunningTrial:
     """A trial that runs. `p95_ms` pool the requests of the rounds that ended, None before one has; `for_s` is the time
-    in its phase. `waits` says what it waits for, in words.
+    in its phase. `waits` says what it waits for, in words; `few`: too few requests stand behind the p95 so far.
     """
 
     number: int
@@ -60,12 +63,14 @@ class RunningTrial:
     p95_ms: tuple[float | None, ...]
     waits: str
     flags: Flags
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Scene:
     """Everything on the screen. `best_so_far` has one entry for each scored trial of the search, in the order they
-    ended. `incumbent` is the trial that the running ones are held against.
+    ended. `incumbent` is the trial that the running ones are held against. `few`: a whole load has too few requests
+    for a p95.
     """
 
     ended: int
@@ -78,6 +83,7 @@ class Scene:
     running: tuple[RunningTrial, ...]
     left_s: tuple[float, float] | None
     devices: tuple[DeviceReading, ...]
+    few: bool = False
 
 
 def make_scene(
@@ -89,10 +95,11 @@ def make_scene(
     devices: Sequence[DeviceReading] = (),
     now_wall_s: float,
     startup_timeout_s: float | None = None,
+    requests: int | None = None,
     most: int = 8,
 ) -> Scene:
     """The scene of a moment. `running` are the live trials with what their workers last said and the last line of the
-    server's log; `most` is how many of the ended ones are shown.
+    server's log; `most` is how many of the ended ones are shown, `requests` how many a whole load has.
     """
     best = recommend(finished)
     incumbent = next((one for one in finished if one.number == best.number), None)
@@ -109,6 +116,7 @@ def make_scene(
         ),
         left_s=left_s,
         devices=tuple(devices),
+        few=requests is not None and not enough_samples(_P95, requests),
     )
 
 
@@ -150,6 +158,7 @@ def _running(
         (progress.p95_ttft_ms, progress.p95_tpot_ms),
         _waits(progress, line, startup_timeout_s),
         spec.flags,
+        few=not enough_samples(_P95, progress.done or 0),
     )
 
 

@@ -19,8 +19,8 @@ _PERCENTILE = re.compile(r"p[\d.]+_")
 _SHOWN = 2  # percentiles of each latency, the highest
 
 
-def trials_table(trials: Sequence[StoredTrial], best: int | None, width: int) -> Table:
-    """All trials: flags, score, and how each ended."""
+def trials_table(trials: Sequence[StoredTrial], best: int | None, width: int, lead: str = "") -> Table:
+    """All trials: flags, score, and how each ended. `lead`: what is said of the `best` one, such as "unconfirmed"."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold", title=stood_in_title(trials))
     table.add_column("trial", justify="right")
     names = list(dict.fromkeys(name for trial in trials for name in trial.flags))
@@ -32,7 +32,8 @@ def trials_table(trials: Sequence[StoredTrial], best: int | None, width: int) ->
         flags = ["-" if (v := trial.flags.get(name)) is None else str(v) for name in names]
         score = "" if trial.score is None else f"{trial.score:.3f}"
         style = _style(trial, best)
-        table.add_row(_number(trial, best), *flags, score, Text(_status(trial)), style=style)
+        status = "; ".join(filter(None, (_status(trial), lead if trial.number == best else "")))
+        table.add_row(_number(trial, best), *flags, score, Text(status), style=style)
     return table
 
 

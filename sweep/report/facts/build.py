@@ -72,7 +72,7 @@ def make_facts(source: Source, report: Report, reader: SheetReader) -> Facts:
     if confirmed is not None and report.recommendation.confirmed:
         costs = confirmed_costs(confirmed, report.objective, names)
     elif report.recommendation.verdict is Verdict.BETTER:
-        costs = search_costs(source.folder, report.recommendation, by_number, report.objective, names)
+        costs = search_costs(source.folder, report.recommendation, source.trials, report.objective, names)
     troubles, disturbed = troubles_of(source.trials), disturbed_of(source.trials)
     notes = [f"trial {sheet.number}: {note}" for sheet in sheets for note in sheet.notes]
     return Facts(

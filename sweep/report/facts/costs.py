@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.confirm import Confirmed
 from sweep.errors import HostError
+from sweep.measured import measure
 from sweep.metric_table import parse_metric
-from sweep.metrics import RequestColumns, enough_samples
 from sweep.objective import Objective
 from sweep.recommend import Recommendation
-from sweep.report.facts.sheets import Sheet
-from sweep.store import read_request_columns
-from sweep.verdict import Interval, percentile_interval
+from sweep.store import StoredTrial
+from sweep.verdict import Interval
 
 _BASELINE = 0
 
@@ -77,7 +76,14 @@ def confirmed_costs(confirmed: Confirmed, objective: Objective, names: Sequence[
     lines = {line.name: line for line in verdict.metrics}
     changes = tuple(
         _change(
-            name, objective, line.baseline.value, line.leader.value, line.baseline, line.leader, line.ratio, thin=False
+            name,
+            objective,
+            line.baseline.value,
+            line.leader.value,
+            line.baseline,
+            line.leader,
+            line.ratio,
+            thin=line.thin,
         )
         for name in names
         if (line := lines.get(name)) is not None
@@ -88,38 +94,29 @@ def confirmed_costs(confirmed: Confirmed, objective: Objective, names: Sequence[
 def search_costs(
     folder: Path,
     recommendation: Recommendation,
-    sheets: Mapping[int, Sheet],
+    trials: Iterable[StoredTrial],
     objective: Objective,
     names: Sequence[str],
 ) -> Costs | None:
     """The same from the search's one launch of each; None without a trial to compare with the baseline."""
-    number = recommendation.number
-    if number in (None, _BASELINE) or number not in sheets or _BASELINE not in sheets:
+    number, known = recommendation.number, {one.number: one for one in trials}
+    if number in (None, _BASELINE) or number not in known or _BASELINE not in known:
         return None
-    base, own = sheets[_BASELINE].metrics, sheets[number].metrics
     try:
-        columns = (read_request_columns(folder, _BASELINE), read_request_columns(folder, number))
+        every = [measure(folder, known[place], [objective], names) for place in (_BASELINE, number)]
     except HostError:
         return None
+    if every[0] is None or every[1] is None:
+        return None
+    base, own = every[0][0], every[1][0]
     changes = []
     for name in names:
-        before, after = base.get(name), own.get(name)
+        before, after = base.metrics.get(name), own.metrics.get(name)
         if before is None or after is None or before <= 0:
             continue
-        intervals = [_interval(name, of_trial) for of_trial in columns]
-        percentile = parse_metric(name).percentile
-        fewest = min(of_trial.completed for of_trial in columns)
-        thin = percentile is not None and not enough_samples(percentile, fewest)
-        changes.append(_change(name, objective, before, after, intervals[0], intervals[1], None, thin=thin))
+        intervals, thin = (base.intervals.get(name), own.intervals.get(name)), name in base.thin | own.thin
+        changes.append(_change(name, objective, before, after, *intervals, None, thin=thin))
     return Costs(number, False, 0.95, tuple(changes))
-
-
-def _interval(name: str, columns: RequestColumns) -> Interval | None:
-    metric = parse_metric(name)
-    # Gaps of one request are alike, so the pooled ones say too little of how sure their percentile is.
-    if metric.percentile is None or metric.stem == "itl" or metric.at is not None:
-        return None
-    return percentile_interval(columns.samples(metric.stem), metric.percentile)
 
 
 def _change(

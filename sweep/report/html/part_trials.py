@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from sweep.console import LEGEND, figure_text
 from sweep.report.facts import Facts, Sheet
 from sweep.report.facts.curves import SHARES
 from sweep.report.facts.timeline import Timeline
@@ -26,9 +27,9 @@ def trials(facts: Facts) -> Html:
         parts.append(el("p", "No trial of the search is stored yet."))
     else:
         names = flag_names(report.trials)
-        metrics = [f"{metric_words(name)}{_few(facts, name)}" for name in report.metric_names]
-        head = ["trial", "place", "score", *names, *metrics, "remark"]
+        head = ["trial", "place", "score", *names, *map(metric_words, report.metric_names), "remark"]
         parts += [table(head, (_row(facts, trial, names) for trial in report.trials), class_="trials")]
+        parts.append(el("p", LEGEND, class_="quiet"))
     if facts.sheets:
         how = "Open a trial for its latencies, its load over time, its engine, its command and the end of its log."
         parts += [el("h3", "One by one"), el("p", how, class_="quiet")]
@@ -46,10 +47,6 @@ def trial_data(facts: Facts) -> dict[str, Any]:
     }
 
 
-def _few(facts: Facts, name: str) -> str:
-    return " (few)" if any(thin.metric == name for thin in facts.report.thin) else ""
-
-
 def _row(facts: Facts, trial: RankedTrial, names: list[str]) -> list[Html | str]:
     metrics = facts.report.metric_names
     return [
@@ -57,9 +54,13 @@ def _row(facts: Facts, trial: RankedTrial, names: list[str]) -> list[Html | str]
         place_text(trial),
         el("b", score_text(trial)),
         *("–" if (value := trial.flags.get(name)) is None else str(value) for name in names),
-        *(number(trial.metrics.get(name)) if trial.metrics else "" for name in metrics),
+        *(_figure(trial, name) if trial.metrics else "" for name in metrics),
         el("span", status_text(facts.report, trial), class_="remark"),
     ]
+
+
+def _figure(trial: RankedTrial, name: str) -> str:
+    return figure_text(trial.metrics.get(name), trial.intervals.get(name), thin=name in trial.thin)
 
 
 def _sheet(sheet: Sheet, ranked: RankedTrial | None) -> Html:
