@@ -149,7 +149,9 @@ def simulate(noise: Noise, kinds: dict[str, int], pool: ProcessPoolExecutor) -> 
     nights: list[Night] = []
     for place, (kind, studies) in enumerate(kinds.items()):
         seeds = range(1_000_000 * place, 1_000_000 * place + studies)
+        began = time.monotonic()
         nights += pool.map(partial(night, noise, kind), seeds, chunksize=5)
+        print(f"{noise.name}: {studies} of {kind}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     return nights
 
 
@@ -245,11 +247,11 @@ def main() -> None:
         for path in options.noise:
             noise = Noise.load(path)
             levels[noise.name] = summary(simulate(noise, kinds, pool))
+            first = next(iter(levels.values()))
+            result = {**first, "levels": levels, "quick": options.quick, "wall_s": round(time.monotonic() - began, 1)}
+            if options.json is not None:  # after each level: one takes half an hour
+                options.json.write_text(json.dumps(result, indent=2) + "\n")
     show(levels)
-    first = next(iter(levels.values()))
-    result = {**first, "levels": levels, "quick": options.quick, "wall_s": round(time.monotonic() - began, 1)}
-    if options.json is not None:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":
