@@ -24,9 +24,9 @@ from sweep.server import new_api_key
 from sweep.store import TelemetryRow
 from sweep.trial import Failure, Finished, Phase, TrialKind, TrialResult, TrialSpec
 
-# A worker that Ray ends lives on for seconds after its children were killed. An attempt begun in them would come to
-# nothing and count all the same.
-_OWN_END_S = 10.0
+# A worker that Ray ends lives on for seconds after its children were killed. An attempt begun or a failure reported in
+# them would count, although nothing but the end of this worker was the cause.
+OWN_END_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,7 @@ def run_trial(
     first_attempt: int = 1,
     after_round: Callable[[RoundReport], str | None] | None = None,
     during_round: Callable[[RoundProgress], str | None] | None = None,
+    own_end_s: float = OWN_END_S,
 ) -> TrialOutcome:
     """Run a trial to its end. `resting` is the devices' memory before the study, `usual` how much they throttled in
     its baseline (see `runner.telemetry.usual_of`).
@@ -78,6 +79,9 @@ def run_trial(
     `after_round` is asked after each round but the last, `during_round` about once a second while the requests of a
     round are sent and answered: a text that one of them returns is why this trial is hopeless, and ends it as CENSORED
     with the rounds it finished.
+
+    `own_end_s` is how long an attempt that ended because somebody killed this process's children waits for the end of
+    this process itself, before anything follows from it.
     """
     began_wall_s, began_s = time.time(), time.monotonic()
     api_key = new_api_key()
@@ -97,6 +101,9 @@ def run_trial(
         outcome = one.run()
         for log in (one.server_log, one.client_log):
             redactor.file(log)  # servers print their arguments, and some their environment
+        if outcome.abandoned and outcome.load is None:
+            journal.note("abandoned", f"its processes were killed; waiting {own_end_s:g} s for the end of this one")
+            time.sleep(own_end_s)
         rows = telemetry_rows(outcome.telemetry, journal)
         telemetry += rows
         xids = () if outcome.telemetry is None else outcome.telemetry.xids or ()
@@ -111,9 +118,8 @@ def run_trial(
         elif not _again(outcome.failure, attempt - first_attempt + 1, setup.max_retries):
             break
         else:
-            wait_s = max(setup.retry_wait_s, _OWN_END_S if outcome.abandoned else 0.0)
-            journal.note("retry", f"waiting {wait_s:g} s")
-            time.sleep(wait_s)
+            journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
+            time.sleep(setup.retry_wait_s)
         attempt += 1
     seen = summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD])
     summary = asdict(seen if outcome.load is None else with_client_view(seen, outcome.load.pooled))
