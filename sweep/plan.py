@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 from sweep.clock import MARGIN, describe_end, why_no_time
+from sweep.diagnosis import cause_of
 from sweep.looks import second_look
 from sweep.neighbours import disturb, launches_due
 from sweep.plan_asks import Follows, Proposes, expected_trial_s, proposed
@@ -72,7 +73,7 @@ class StudyPlan:
     _exhausted: str | None = None
     _whole_s: float = 0.0
     _lost: dict[int, int] = field(default_factory=dict)
-    _same: tuple[str | None, int] = (None, 0)
+    _same: tuple[tuple[str, str] | None, int] = (None, 0)
 
     def __post_init__(self) -> None:
         self._whole_s = self.time_left_s()
@@ -342,8 +343,8 @@ class StudyPlan:
             if self.rate_open:
                 self.stop(f"the calibration failed, so the request rate is not known: {cause}", failed=True)
         elif finished.status is not TrialStatus.INFEASIBLE:
-            previous, count = self._same
-            count = count + 1 if finished.failure_class == previous else 1
-            self._same = (finished.failure_class, count)
+            (previous, count), what = self._same, cause_of(finished.failure_class, finished.failure_line)
+            count = count + 1 if what == previous else 1
+            self._same = (what, count)
             if count >= self.stop_after_same_failure:
                 self.stop(f"{count} trials in a row failed of one cause that is not the flags: {cause}", failed=True)

@@ -45,10 +45,10 @@ def done(spec: TrialSpec, status: TrialStatus = TrialStatus.COMPLETE, **facts: o
     return Finished(spec.number, spec.kind, spec.flags, status, score, metrics=metrics, **facts)  # type: ignore[arg-type]
 
 
-def failed(spec: TrialSpec, cause: str = "client_error", policy: str = "retry") -> Finished:
-    return done(
-        spec, TrialStatus.FAILED, failure_class=cause, failure_line="seen in the log", advice="do this", policy=policy
-    )
+def failed(
+    spec: TrialSpec, cause: str = "client_error", policy: str = "retry", line: str | None = "seen in the log"
+) -> Finished:
+    return done(spec, TrialStatus.FAILED, failure_class=cause, failure_line=line, advice="do this", policy=policy)
 
 
 def take(plan: StudyPlan) -> TrialSpec:
@@ -140,6 +140,31 @@ def test_causes_that_are_not_the_flags_end_the_study_after_some_in_a_row() -> No
     plan.hear(failed(take(plan), "engine_died"))
     assert ends(plan).startswith("3 trials in a row failed of one cause that is not the flags: engine_died")
     assert plan.failed
+
+
+@pytest.mark.parametrize(
+    ("cause", "lines", "ended"),
+    [
+        ("other", ("No module named x", "ninja: build stopped", "No module named x"), False),
+        ("unknown", ("exit code 1", "exit code 1", "exit code 139"), False),
+        ("other", ("no room at 0x7f31, 4096 B", "no room at 0x7c00, 1024 B", "no room at 0x11, 12.5 B"), True),
+        ("unknown", (None, None, None), True),
+        ("engine_died", ("an illegal memory access", "misaligned address", None), True),
+    ],
+)
+def test_one_cause_is_one_class_that_names_it_or_one_line(
+    cause: str, lines: tuple[str | None, ...], ended: bool
+) -> None:
+    plan = plan_of(40, stop_after_same_failure=3)
+    plan.hear(done(take(plan)))
+    for line in lines:
+        plan.hear(failed(take(plan), cause, "stop", line))
+    assert plan.failed is ended
+    if not ended:
+        for _ in range(2):
+            assert plan.stop_reason is None
+            plan.hear(failed(take(plan), cause, "stop", lines[-1]))
+    assert ends(plan).startswith(f"3 trials in a row failed of one cause that is not the flags: {cause}")
 
 
 def test_infeasible_flags_never_end_the_study() -> None:

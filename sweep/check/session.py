@@ -16,6 +16,7 @@ from sweep.check.decide import BASELINE, RECOMMENDED
 from sweep.check.subject import Subject, in_folder
 from sweep.config import StudyConfig
 from sweep.confirm import AfterSearch, Confirmed
+from sweep.diagnosis import cause_of
 from sweep.errors import HostError
 from sweep.gpu import DeviceMemory, Gpus
 from sweep.interrupts import Interrupts
@@ -155,7 +156,7 @@ class Session:
         last = launches[-config.study.stop_after_same_failure :]
         if launches and launches[-1].policy in NEEDS_A_PERSON:
             return launches[-1].line_of_cause()
-        causes = {one.failure_class for one in last if one.status is TrialStatus.FAILED}
+        causes = {cause_of(one.failure_class, one.failure_line) for one in last if one.status is TrialStatus.FAILED}
         if (
             len(last) == config.study.stop_after_same_failure
             and len(causes) == 1

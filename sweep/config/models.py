@@ -159,7 +159,8 @@ class StudySection(Section):
     stop_after_same_failure: int = Field(
         3,
         ge=1,
-        description="The study stops after so many trials in a row fail of one cause that is not the flags.",
+        description="The study stops after so many trials in a row fail of one cause that is not the flags: the same "
+        "class and, where that is `other` or `unknown`, the same line of the log.",
     )
 
     @property

@@ -4,6 +4,7 @@
 vLLM and of what it stands on, one table per theme (`rules_*.py`).
 """
 
+from sweep.diagnosis.cause import cause_of
 from sweep.diagnosis.decide import diagnose
 from sweep.diagnosis.farewell import is_farewell
 from sweep.diagnosis.named_rule import NamedRule, named_rule
@@ -18,6 +19,7 @@ __all__ = [
     "NamedRule",
     "Phase",
     "Policy",
+    "cause_of",
     "diagnose",
     "is_farewell",
     "named_rule",
