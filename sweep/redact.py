@@ -18,7 +18,8 @@ REDACTED = "[redacted]"
 
 # Names whose value is a secret. TOKENS are counted, a TOKEN is kept; a tokenizer's special tokens are no secrets.
 _SECRET_NAME = re.compile(
-    r"(?:^|_)(?:TOKEN|(?:API_?KEY|KEY|SECRET|PASSPHRASE|PASSWD|CREDENTIAL)S?)$|_KEY_ID$|_SECRET_|PASSWORD",
+    r"(?:^|_)(?:TOKEN|(?:API_?KEY|KEY|SECRET|PASSPHRASE|PASSWD|CREDENTIAL)S?)$|_KEY_ID$|_SECRET_|PASSWORD"
+    r"|(?:^|_)WEBHOOKS?(?:_UR[LI])?$",  # whoever has its address may write there
     re.IGNORECASE,
 )
 _NO_SECRET_NAME = re.compile(r"(?:^|_)(?:PAD|EOS|BOS|UNK|SEP|CLS|MASK|STOP|NUM|MAX|MIN)_TOKEN$", re.IGNORECASE)
@@ -34,7 +35,7 @@ _SHORTEST_LINE = 16
 # What is redacted already counts as a value as it stands, so that redacting again changes nothing.
 _VALUE = r"""(?:\[redacted\]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"',;&)}\]]+)"""
 _FLAG = "|".join(re.escape(name).replace("\\-", "[-_]") for name in _SECRET_FLAGS)
-_NAME = r"[A-Za-z0-9_]*(?:_?KEY|_?TOKEN|_?SECRET|PASSWORD|PASSWD|PASSPHRASE)[A-Za-z0-9_]*"
+_NAME = r"[A-Za-z0-9_]*(?:_?KEY|_?TOKEN|_?SECRET|PASSWORD|PASSWD|PASSPHRASE|WEBHOOK)[A-Za-z0-9_]*"
 _PLACES = (
     # A command line. A following word that is itself a flag is no value: `--hf-token` may stand alone.
     re.compile(rf"(?P<before>(?<![\w-])--(?:{_FLAG})(?:=|\s+(?!-)))(?P<value>{_VALUE})"),

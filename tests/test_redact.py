@@ -20,7 +20,8 @@ SECRET = "Zx81-quiet-Lantern"
 @pytest.mark.parametrize(
     "name",
     ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_PASSWORD",
-     "PGPASSWORD", "CLIENT_SECRET", "TOKEN", "AWS_ACCESS_KEY_ID", "api_key", "WANDB_APIKEY"],
+     "PGPASSWORD", "CLIENT_SECRET", "TOKEN", "AWS_ACCESS_KEY_ID", "api_key", "WANDB_APIKEY",
+     "SWEEP_WEBHOOK", "SLACK_WEBHOOK_URL"],
 )  # fmt: skip
 def test_values_under_telling_names_are_hidden_everywhere(name: str) -> None:
     assert is_secret_name(name)
@@ -42,6 +43,8 @@ def test_values_under_telling_names_are_hidden_everywhere(name: str) -> None:
         "MAX_TOKENS",
         "output_tokens",
         "SSH_AUTH_SOCK",
+        "WEBHOOK_TIMEOUT_S",
+        "webhook_env",
     ],
 )
 def test_other_names_hold_no_secret(name: str) -> None:
@@ -100,6 +103,7 @@ def test_extra_secrets_are_hidden() -> None:
         ('{"hf_token": "abc", "n": 1}', f'{{"hf_token": "{REDACTED}", "n": 1}}'),
         ("'hf_token': None, 'x': 1", "'hf_token': None, 'x': 1"),
         ("HF_TOKEN=abc vllm", f"HF_TOKEN={REDACTED} vllm"),
+        ("SWEEP_WEBHOOK=https://hooks.example/T0/B1 x", f"SWEEP_WEBHOOK={REDACTED} x"),
         ("docker run -e MY_SECRET='a b' x", f"docker run -e MY_SECRET='{REDACTED}' x"),
         ("Authorization: Bearer abc.def-1", f"Authorization: Bearer {REDACTED}"),
         ("https://me:pa55@host/x", f"https://me:{REDACTED}@host/x"),
