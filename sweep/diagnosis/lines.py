@@ -7,6 +7,7 @@ mebibyte, and lines that plainly are of that kind are dropped before anything is
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from typing import BinaryIO
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 14  # a request log may hold a whole prompt; no error text is longer than this
 
-_INFORMS = re.compile(r"(?:^|[\s)\]|])(?:INFO|DEBUG)(?::? +[\[\d]|: )")
+# What a collector of logs says of all that it collects, "INFO 2025-11-19T20:16:36.09Z [...] ", is no level of the line.
+_COLLECTED = r"\d{4}-\d\d-\d\dT[\d:.]+Z?"
+_INFORMS = re.compile(rf"(?:^|[\s)\]|])(?:INFO|DEBUG)(?! {_COLLECTED})(?::? +[\[\d]|: )")
 _FOREIGN_PREFIX = 160
 # The only informing lines that matter: progress, statistics, readings, refused requests, hints of a hang.
 # fmt: off
@@ -28,11 +31,13 @@ _TELLING = (
 )
 # fmt: on
 
-_COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+# Control characters as they are, and as syslog (#033), cat -v (^[) and copies of terminals (ESC) write them.
+_COLOUR = re.compile(r"(?:\x1b|#033|\^\[|ESC|\ufffd)\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|(?:#015|\^M)$")
+_MAYBE_COLOUR = re.compile(r"[\x1b\ufffd]|#033|\^\[|ESC\[|#015|\^M")
 # Where vLLM's own prefix begins, whatever other tools put in front of it.
 _OWN_PREFIX = re.compile(
     r"\([\w.:/ =,-]*\bpid=\d+[^)]*\)"
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d[ .,\d]+\[?[\w./-]+:\d+\]"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d[ .,\d]+\[?[\w./-]+:\d+\]"
 )
 _LEVELS = {"I": "INFO", "W": "WARNING", "E": "ERROR", "F": "CRITICAL"}
 _PREFIXES = tuple(
@@ -41,16 +46,19 @@ _PREFIXES = tuple(
         # (EngineCore_DP0 pid=1094), (VllmWorker rank=3 pid=1090), (RayWorkerWrapper pid=335, ip=10.1.0.67)
         r"\((?P<speaker>[\w.:/ =,-]*\bpid=\d+)[^)]*\) ?",
         # ERROR 02-08 10:22:31 [core.py:946], ERROR 12-21 09:14:02 engine.py:366]
-        r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? "
+        r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d+)? "
         r"\[?(?P<file>[\w./-]+):\d+\] ?",
+        rf"(?:DEBUG|INFO|WARNING|ERROR) {_COLLECTED} (?:\[[^\]]*\] )?",
         r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL):? +(?:\[(?P<file>[\w./-]+):\d+\] ?)?",
         # [rank0]:[W409 20:31:12.118 TCPStore.cpp:125], [E ProcessGroupNCCL.cpp:563], [rank0]:, [Rank 2], [c10d]
         r"\[(?P<letter>[IWEF])(?:\d{3,4} [\d:.]+)? [\w./]+\.(?:cpp|h|cu|py):\d+\] ?",
         r"\[(?P<speaker>rank\d+)\]: ?",
         r"\[(?:PG \w+ (?:\([^)]*\) )?)?Rank \d+\] ?|\[c10d\] ?",
+        # CRI's stream of a container, a platform's name of a worker
+        r"std(?:out|err) [FP] ?|[\w-]{6,40}\[(?:info|warn|warning|error|debug)\]",
         # tags of tools that merge several logs, container and pod names, journals, Python's loggers, times, glog
         r"[\[(](?P<source>server|client|tuner|kernel|raylet|vllm)[\])]:? ",
-        r"- (?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) - (?:[\w.]+:\d+ - )?",
+        r"- (?:[\w.]+ - )?(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) - (?:[\w.]+:\d+ - )?",
         r"[\w.-]*\s+\| +(?=\S)|\[[\w.-]+/[\w./-]+\]:? ",
         r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \S+ [\w./-]+(?:\[\d+\])?: ",
         r"\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?[ \t]+(?:\[[^\]=]*\] (?=\())?",
@@ -80,7 +88,8 @@ class Line:
 
 def parse(raw: str) -> Line:
     """Strip colours and every known prefix; the innermost logger's level counts."""
-    text = _COLOUR.sub("", raw) if "\x1b" in raw else raw
+    raw = _unpacked(raw) if raw.startswith('{"log":') else raw
+    text = _COLOUR.sub("", raw) if _MAYBE_COLOUR.search(raw) else raw
     found = {"level": "", "speaker": "", "source": "", "file": ""}
     if tag := _SOURCE.match(text):
         found["source"] = tag[1]
@@ -100,6 +109,14 @@ def parse(raw: str) -> Line:
         else:
             break
     return Line(text.strip(), found["level"] or None, found["speaker"], found["source"], found["file"])
+
+
+def _unpacked(raw: str) -> str:
+    """The line inside an object of Docker's `json-file`; what is none stays."""
+    try:
+        return str(json.loads(raw)["log"]).rstrip()
+    except (ValueError, KeyError, TypeError):
+        return raw
 
 
 def candidates(log: Path | str | Iterable[str] | None) -> Iterator[str]:

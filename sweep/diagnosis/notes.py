@@ -10,9 +10,10 @@ from sweep.diagnosis.frames import Stage, stage_of_marker
 _WORDS = (
     "tartup complete", "Uvicorn", "Starting ", "enchmark", "usage:", "took", "takes", "KV cache", "GPU blocks",
     "Loading", "apturing", "init engine", "efore ", "exit code", "core proc(s)", "| ", "requests:",
-    "hutdown", "hutting down", "SIGTERM", '" 5',
+    "hutdown", "hutting down", "SIGTERM", '" 5', "a fatal error",
 )  # fmt: skip
-_SERVING = re.compile(r"Application startup complete|Uvicorn running on")
+# An engine that "failed to start" never served; one that "encountered a fatal error" was up.
+_SERVING = re.compile(r"Application startup complete|Uvicorn running on|EngineCore encountered a fatal error")
 _CLIENT = re.compile(r"Starting (?:initial single prompt|main benchmark)|Serving Benchmark Result|usage: .*\bbench")
 _FAILED_ANSWER = re.compile(r'"POST /\S+ HTTP/1\.\d" 5\d\d\b')
 _STOPPING = re.compile(r"\[shutdown\]|Shutting down|SIGTERM")
@@ -80,6 +81,7 @@ class Notes:
 
     def _statistics(self, text: str) -> None:
         if found := _THROUGHPUT.search(text):
+            self.serving = True
             running, waiting = int(found[2]), int(found[3])
             self.crowded = self.crowded or waiting > max(running, _SHORT_QUEUE)
             self.stalled = running > 0 and float(found[1]) == 0.0

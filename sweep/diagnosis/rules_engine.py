@@ -66,6 +66,9 @@ RULES = (
             r"|the launch timed out|invalid (?:argument|configuration|resource|program counter)"
             r"|operation (?:failed|not)|CUBLAS_STATUS_(?:EXECUTION|INTERNAL|INVALID|NOT_SUPPORTED))",
             r"Triton Error \[(?:CUDA|HIP)\]: ",
+            r"(?:level_zero backend failed with error|Native API failed\. Native API returns): \d+ ",
+            r":\d:rocdevice\.cpp .*aborting with error : HSA_STATUS_ERROR_",
+            r"Memory access fault by GPU node-\d+",
             r"Fatal Python error: (?:Segmentation fault|Aborted)",
             r"!+ Segfault encountered",
             r"(?:free|malloc|realloc|munmap_chunk)\(\): (?:invalid|corrupted|unaligned|double|mismatching|unsorted)",

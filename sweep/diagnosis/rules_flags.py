@@ -33,6 +33,7 @@ _KNOWN_FLAGS = (
 _GRAMMAR = (
     r".{0,200}?(?:(?:is|are) (?:only |not |currently |yet |not currently |currently not |not yet )+"
     r"(?:supported|compatible|allowed|implemented|applicable|valid)\b"
+    r"|\bnot (?:yet|currently) (?:supported|compatible|implemented)\b"
     r"|(?:do|does) not (?:yet )?support\b|only supports?\b|\bincompatible with\b|mutually exclusive"
     r"|cannot be (?:used|combined|enabled|set|both)|can only (?:be|contain)|cannot both"
     r"|must (?:only )?(?:be|have|contain|match|use)\b|should (?:only )?be (?:set|used|one)"
@@ -126,13 +127,16 @@ RULES = (
             r"\w+ does not support weight_bits",
             r"\S+ quantization is currently not supported",
             r"\S+ is not supported for quantization method",
+            # of `ensure_divisibility` and of the asserts of models: heads, experts and vocabularies that are split
+            r"\d+ is not divisible by \d+$",
+            r"assert .{0,120}% ?[\w.]*\b_?(?:tp|ep|pp|dp|world|parallel)_?\w* ?== ?0",
             r".*\bis not divisible by (?:weight quantization|group_size|min_thread|the tensor|number of experts)",
             r"The (?:input|output)_size .* is not divisible by",
             r"The (?:input|output) size is not aligned with the quantized weight shape",
             r"(?:[tT]ensor|[pP]ipeline) parallelism? .*not supported",
             r"Invalid attention backend",
             r"(?:Invalid|Unknown|Unsupported) (?:kv[_ ]cache )?d?type\b",
-            r"type fp8e4nv not supported in this architecture",
+            r"(?:type )?fp8e4nv (?:data type )?(?:is )?not supported",
             r"(?:FP8|fp8|nvfp4|FP4|bfloat16) KV cache (?:is|requires)",
             r"FlashAttention does not support \S+ kv-cache",
             r"The model type '?\S+ does not support float16",
@@ -147,7 +151,7 @@ RULES = (
             r"Prefix caching (?:is not supported|cannot|requires)",
             r"Speculative decoding (?:is not|with|does not|requires)",
             r"Model Runner V\d (?:does not (?:yet )?support|requires)",
-            r"Hybrid KV cache manager was explicitly enabled but is not supported",
+            r"Hybrid KV cache manager (?:was explicitly enabled but is not supported|is disabled but failed)",
             r"VllmConfig does not have enough slots",
             r"max_num_scheduled_tokens is set to",
             r"LoRA rank \d+ is greater than",

@@ -6,7 +6,7 @@ and the dynamic linker, of uvicorn, ZeroMQ and c10d for ports, and of Ray.
 
 from __future__ import annotations
 
-from sweep.diagnosis.rule import Rule, Tier, sentence
+from sweep.diagnosis.rule import STARTING, Rule, Tier, sentence
 from sweep.diagnosis.values import FailureClass as Class
 
 _DRIVER_ADVICE = "The GPU or its driver does not work: nvidia-smi and the kernel log say more. No flag mends this."
@@ -110,6 +110,13 @@ RULES = (
         host=True,
     ),
     Rule(
+        sentence(r"NVRM: .{0,80}Out of memory \[NV_ERR_NO_MEMORY\]"),
+        Class.OTHER,
+        "The driver got no memory from the host: where GPU and CPU share it, ask for less; else free RAM.",
+        tier=Tier.GENERAL,
+        host=True,
+    ),
+    Rule(
         sentence(r"(?:\[Errno 24\] )?Too many open files"),
         Class.OTHER,
         "The server ran out of file descriptors: raise ulimit -n for it.",
@@ -174,10 +181,23 @@ RULES = (
             r".{0,300}`?trust_remote_code=True`?",
             r"The following weights were not initialized",
             r"There is no module or parameter named",
+            r"It looks like the config file at ",
         ),
         Class.OTHER,
         _MODEL_ADVICE,
         at_once=True,
+    ),
+    Rule(
+        # Python's JSON inside a check of the configuration: flags that are JSON are argparse's to refuse.
+        sentence(
+            r"(?:Expecting (?:value|property name|'[,:]' delimiter)|Extra data|Unterminated string|Invalid control "
+            r"character).{0,80}: line \d+ column \d+ \(char \d+\)"
+        ),
+        Class.OTHER,
+        "A JSON file of the model is no JSON (cut short, or only a pointer to it): fetch the model anew.",
+        at_once=True,
+        phases=STARTING,
+        raised=frozenset({"ValueError"}),
     ),
     # builds
     Rule(

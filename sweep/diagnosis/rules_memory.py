@@ -19,6 +19,8 @@ _OUT_OF_MEMORY = (
     r"\[enforce fail at alloc_cpu\.cpp:\d+\]",
     r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
     r"Memory allocation failure? on device",
+    r"(?:level_zero backend failed with error|Native API failed\. Native API returns): \d+ "
+    r"\(UR_RESULT_ERROR_OUT_OF_(?:DEVICE_MEMORY|RESOURCES)",
 )
 
 RULES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -109,6 +109,8 @@ class Scan:
             self._guess = None
             return True
         message = unwrap(line)
+        if message.raised == (line.text,) and speaker.previous.startswith("assert "):
+            message = unwrap(replace(line, text=f"{line.text}: {speaker.previous}"))  # it says no more than its code
         if message.raised and speaker.ignored:
             speaker.ignored = False
             return True
