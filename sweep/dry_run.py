@@ -17,6 +17,7 @@ from sweep.loadgen import time_limit_s
 from sweep.memory import Forecast, Unknown
 from sweep.prepare import Prepared
 from sweep.proposals import first_points
+from sweep.runner import warm_up_limit_s
 from sweep.searcher.proposer import Proposer
 from sweep.trial import Finished, Flags, TrialKind, TrialStatus
 
@@ -43,7 +44,7 @@ def print_dry_run(prepared: Prepared, console: Console) -> None:
     else:
         if (expected := expected_trial(prepared)) is not None:
             console.print(expected_line(prepared, expected))
-        console.print(f"a trial takes at most {worst_case_s(prepared) / 60:.0f} minutes: every wait has a limit")
+        console.print(_limits_line(prepared))
     console.print("nothing was launched")
 
 
@@ -55,7 +56,8 @@ def dry_run_json(prepared: Prepared) -> dict[str, Any]:
         "trials": prepared.config.study.trials,
         "combinations": prepared.space.feasible_size(),
         "commands": _commands(prepared),
-        "longest_trial_s": worst_case_s(prepared) if prepared.stand_in is None else 0.0,
+        "longest_attempt_s": longest_attempt_s(prepared) if prepared.stand_in is None else 0.0,
+        "longest_trial_s": longest_trial_s(prepared) if prepared.stand_in is None else 0.0,
         "expected_trial_s": None if expected is None else _expected_json(expected),
         "calibration": calibration_line(prepared),
         "gate": _outlook_json(prepared),
@@ -172,12 +174,37 @@ def _first_proposals(prepared: Prepared) -> list[Flags]:
     return shown
 
 
-def worst_case_s(prepared: Prepared) -> float:
+def _limits_line(prepared: Prepared) -> str:
+    attempt, trial = longest_attempt_s(prepared) / 60, longest_trial_s(prepared) / 60
+    return (
+        f"an attempt at a trial takes at most {attempt:,.0f} minutes, a trial with all {_attempts(prepared)} that it "
+        f"may have {trial:,.0f}: every wait has a limit"
+    )
+
+
+def _attempts(prepared: Prepared) -> int:
+    """As many as a trial can have: the first, its retries, and a disturbed measurement once more."""
+    return 2 + prepared.setup.max_retries
+
+
+def longest_attempt_s(prepared: Prepared) -> float:
     """The longest a single attempt can take, in seconds: the sum of the limits of all its waits."""
     setup = prepared.setup
-    warmup_s = setup.request_timeout_s if setup.plan.warmup is not None else 0.0
+    warmup = 0 if setup.plan.warmup is None else len(setup.plan.warmup.prompts)
+    warmup_s = warm_up_limit_s(warmup, setup.request_timeout_s, max_concurrency=setup.max_concurrency)
     load_s = sum(
-        time_limit_s(one, request_timeout_s=setup.request_timeout_s, max_concurrency=setup.max_concurrency)
+        time_limit_s(
+            one,
+            request_timeout_s=setup.request_timeout_s,
+            max_concurrency=setup.max_concurrency,
+            startup_allowance_s=setup.client_startup_timeout_s,
+        )
         for one in setup.plan.rounds
     )
     return setup.clean_timeout_s + setup.startup_timeout_s + warmup_s + load_s + 2 * setup.stop_timeout_s
+
+
+def longest_trial_s(prepared: Prepared) -> float:
+    """The longest a trial can take, in seconds: all the attempts that it may have, and the waits between them."""
+    setup = prepared.setup
+    return _attempts(prepared) * longest_attempt_s(prepared) + setup.max_retries * setup.retry_wait_s

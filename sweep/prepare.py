@@ -203,6 +203,7 @@ def settings_of(config: StudyConfig, study_path: Path, folder: Path, objective: 
         request_timeout_s=config.load.request_timeout_s,
         min_success_share=config.load.min_success_share,
         max_lag_ms=config.load.max_lag_ms,
+        client_startup_timeout_s=config.load.startup_timeout_s,
         client_flags=config.load.flags,
         objective=objective,
         uses_gpus=config.gpus(config.baseline_flags()) > 0,
@@ -304,7 +305,8 @@ def fingerprint_of(
 ) -> Fingerprint:
     devices = gpus.visible(os.environ.get("CUDA_VISIBLE_DEVICES"))
     ours = config.serve.command is None
-    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share", "max_lag_ms", "calibrate"}
+    skipped = {"command", "path", "salvage", "env", "percentiles", "min_success_share", "max_lag_ms", "calibrate",
+               "startup_timeout_s"}  # fmt: skip
     if config.load.request_rate != "auto":
         skipped.add("knee_share")
     load: Mapping[str, Any] = {k: v for k, v in config.load.model_dump(mode="json").items() if k not in skipped}

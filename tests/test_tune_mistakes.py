@@ -102,6 +102,7 @@ def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     content = fake_study.study(tmp_path)
     content["search_space"] = {**content["search_space"], "constraints": ["max-num-seqs <= 128"]}
+    content["load"] |= {"startup_timeout_s": 60, "request_timeout_s": 60, "max_concurrency": 4}
     night = Night(tmp_path, content)
     done = CliRunner().invoke(app, [str(fake_study.write(tmp_path / "study.yaml", night.content)), "--dry-run"])
     assert done.exit_code == 0, done.stderr
@@ -114,6 +115,8 @@ def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path, monkeypatch
         assert words[: len(night.content["serve"]["command"])] == night.content["serve"]["command"]
         assert "--gpu-memory-utilization" in words
     assert commands[0][commands[0].index("--max-num-seqs") + 1] == "8"
+    # 120 s for clean devices, 30 for the server, 60 to warm up, 60 and three lots of 60 for the load, 2 x 2 to stop.
+    assert "an attempt at a trial takes at most 8 minutes, a trial with all 4 that it may have 30:" in done.stdout
     assert night.servers() == []
     assert not (tmp_path / "results").exists()
 
@@ -129,6 +132,7 @@ def test_dry_run_for_scripts_is_one_object(tmp_path: Path, monkeypatch: pytest.M
     assert (found["study"], found["trials"], found["combinations"]) == ("night", 4, 320)
     assert all("--max-num-seqs" in shlex.split(command) for command in found["commands"])
     assert len(found["commands"]) == 3
+    assert found["longest_trial_s"] == 4 * found["longest_attempt_s"] > 0
 
 
 class TestDryRunOfAStudyThatGoesOn:

@@ -112,6 +112,9 @@ class LoadSection(Section):
     percentiles: tuple[float, ...] = Field(
         (50.0, 95.0, 99.0), strict=False, min_length=1, description="Percentiles stored for each latency."
     )
+    startup_timeout_s: float = Field(
+        300.0, gt=0, description="Longest wait for the load client to send its first request."
+    )
     request_timeout_s: float = Field(
         600.0, gt=0, description="Longest a single request may take before the load is cut."
     )

@@ -8,6 +8,7 @@ from sweep.runner.run import TrialOutcome, run_trial
 from sweep.runner.setup import TrialSetup
 from sweep.runner.stand_in import StandIn
 from sweep.runner.telemetry import usual_of
+from sweep.runner.warmup import warm_up_limit_s
 
 __all__ = [
     "Measured",
@@ -20,4 +21,5 @@ __all__ = [
     "run_trial",
     "thin_remarks",
     "usual_of",
+    "warm_up_limit_s",
 ]

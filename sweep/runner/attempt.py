@@ -182,6 +182,7 @@ class Attempt:
             ignore_eos=setup.ignore_eos,
             percentiles=setup.percentiles,
             request_timeout_s=setup.request_timeout_s,
+            startup_allowance_s=setup.client_startup_timeout_s,
             min_success_share=share_needed,
             flags=setup.client_flags,
         )

@@ -61,6 +61,7 @@ class TrialSetup:
     calibration: LoadPlan | None = None
     knee_share: float | None = None
     max_lag_ms: float = 250.0
+    client_startup_timeout_s: float = 300.0
 
     def log_folder(self, number: int) -> Path:
         """Where logs and the journal of a trial lie."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -21,7 +22,7 @@ def warm_up(
     """
     if not prompts:
         return
-    at_once = min(_MOST_AT_ONCE, len(prompts), max_concurrency or len(prompts))
+    at_once = _at_once(len(prompts), max_concurrency)
     with ThreadPoolExecutor(at_once, thread_name_prefix="warm-up") as pool:
         sent = [pool.submit(server.complete, p.text, max(1, p.output_tokens), timeout_s) for p in prompts]
         answered = 0
@@ -32,3 +33,12 @@ def warm_up(
                 raise ServerDied(code, ready=True)
     if answered == 0:
         raise LoadFailed("success_rate", f"none of {len(prompts)} warm-up requests was answered")
+
+
+def warm_up_limit_s(prompts: int, timeout_s: float, *, max_concurrency: int | None = None) -> float:
+    """The longest that `warm_up` can take: `timeout_s` for each lot of requests that may be in flight at once."""
+    return timeout_s * math.ceil(prompts / _at_once(prompts, max_concurrency)) if prompts else 0.0
+
+
+def _at_once(prompts: int, max_concurrency: int | None) -> int:
+    return min(_MOST_AT_ONCE, prompts, max_concurrency or prompts)
