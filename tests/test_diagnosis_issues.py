@@ -21,7 +21,8 @@ _OOM = (
 LOGS = {
     "an assert says no more than its code": (
         f'{_WORKER}  File "/lib/vllm/model_executor/models/llama.py", line 122, in __init__\n'
-        f"{_WORKER}    assert self.total_num_kv_heads % tp_size == 0\n{_WORKER}AssertionError{_INIT}",
+        f"{_WORKER}    assert self.total_num_kv_heads % tp_size == 0\n{_WORKER}           ^^^^^^^^^^^^^^^^^^^^\n"
+        f"{_WORKER}AssertionError{_INIT}",
         "invalid_flags",
     ),
     "an assert of the scheduler": (

@@ -117,7 +117,7 @@ class Scan:
         told = self._judge(message, speaker)
         if message.raised:
             speaker.frames.clear()
-        if not line.quiet:
+        if not line.quiet and line.text.strip("^~ "):  # not the marks below a line of code
             speaker.previous = line.text
         return told
 
