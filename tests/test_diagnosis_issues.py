@@ -84,6 +84,15 @@ LOGS = {
         "supported",
         "invalid_flags",
     ),
+    "a first request that lost its server": (
+        "ValueError: Initial test run failed - Please make sure benchmark arguments are correctly specified. Error: "
+        "Traceback (most recent call last):\naiohttp.http_exceptions.TransferEncodingError: 400, message:",
+        "client_error",
+    ),
+    "a host without threads to give": (
+        "terminate called after throwing an instance of 'std::system_error'\n  what():  Operation not permitted",
+        "other",
+    ),
     "an Intel device that was lost": (
         '(W pid=3) ERROR 08-04 09:00:10 [x.py:971]   File "/vllm/v1/worker/gpu_worker.py", line 381, in profile_run\n'
         "(W pid=3) ERROR 08-04 09:00:10 [x.py:971] RuntimeError: level_zero backend failed with error: 20 "
@@ -102,7 +111,7 @@ LOGS = {
 @pytest.mark.parametrize("name", LOGS)
 def test_logs_as_people_posted_them(name: str) -> None:
     log, truth = LOGS[name]
-    found = diagnose(Evidence(None, log=log))
+    found = diagnose(Evidence("client" if truth == "client_error" else None, log=log))
     assert found.failure_class == truth, found
     assert found.line is not None
     assert not found.line.endswith(("^M", "#015"))
@@ -111,6 +120,10 @@ def test_logs_as_people_posted_them(name: str) -> None:
 def test_a_model_whose_file_is_no_json_stops_the_study() -> None:
     found = diagnose(Evidence(None, log=LOGS["a file of the model is no JSON"][0]))
     assert (found.policy, found.stop_at_once) == (Policy.STOP, True)
+
+
+def test_a_first_request_that_lost_its_server_is_sent_again() -> None:
+    assert diagnose(Evidence("client", log=LOGS["a first request that lost its server"][0])).policy is Policy.RETRY
 
 
 def test_a_bad_json_of_a_load_client_is_not_the_models() -> None:

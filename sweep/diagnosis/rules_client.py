@@ -144,7 +144,7 @@ RULES = (
     ),
     Rule(
         sentence(
-            r"Initial test run failed",
+            r"Initial test run failed(?!.*Error: Traceback)",  # the traceback below it says more
             r"Failed to fetch models from server",
             r"No models found on the server",
             r"Unknown backend",
@@ -178,7 +178,8 @@ RULES = (
         sentence(
             r"Cannot connect to host",
             r"Server disconnected",
-            r"(?:[\w.]+\.)?(?:ServerDisconnected|ClientOS|ClientPayload|ClientConnect\w*)Error\b",
+            r"(?:[\w.]+\.)?(?:ServerDisconnected|ClientOS|ClientPayload|TransferEncoding|ClientConnect\w*)Error\b",
+            r"Cannot write to closing transport",
             r"Response payload is not completed",
             r"(?:\[Errno 111\] )?Connection refused",
             r"Connect call failed",
@@ -188,6 +189,13 @@ RULES = (
         tier=Tier.SYMPTOM,
         phases=_CLIENT,
         retryable=True,
+    ),
+    Rule(
+        sentence(r"Initial test run failed .*Error: Traceback"),
+        Class.CLIENT_ERROR,
+        "The load client's first request failed; the traceback below it says why.",
+        tier=Tier.COUNT,
+        phases=_CLIENT,
     ),
     Rule(
         sentence(r'[\w.:\[\]]+:\d+ - "POST /\S+ HTTP/1\.\d" (?:429|5\d\d)\b'),

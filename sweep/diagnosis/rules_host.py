@@ -110,6 +110,13 @@ RULES = (
         host=True,
     ),
     Rule(
+        sentence(r"terminate called after throwing an instance of 'std::system_error'"),
+        Class.OTHER,
+        "The host refused a thread: raise ulimit -u and the container's limit of processes (or its seccomp profile).",
+        tier=Tier.GENERAL,
+        host=True,
+    ),
+    Rule(
         sentence(r"NVRM: .{0,80}Out of memory \[NV_ERR_NO_MEMORY\]"),
         Class.OTHER,
         "The driver got no memory from the host: where GPU and CPU share it, ask for less; else free RAM.",

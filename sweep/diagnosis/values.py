@@ -90,11 +90,11 @@ class Evidence:
 class Diagnosis:
     """A cause and its consequences.
 
-    `line` is the matched line of the log without logger prefixes, None when no line tells. `retryable`: the same
-    configuration could work on another try. `informative_for_search`: the search should learn that this configuration
-    is infeasible. `stop_at_once` belongs to policy STOP: False means after several failures of the same cause in a row
-    (three, unless the study says otherwise). `advice` is one line for a person. `nothing_found`: nothing in the
-    evidence speaks of a failure at all.
+    `line` is the matched line of the log without logger prefixes, None when no line tells; an assert without words has
+    its code beside it. `retryable`: the same configuration could work on another try. `informative_for_search`: the
+    search should learn that this configuration is infeasible. `stop_at_once` belongs to policy STOP: False means after
+    several failures of the same cause in a row (three, unless the study says otherwise; see `cause_of`). `advice` is
+    one line for a person. `nothing_found`: nothing in the evidence speaks of a failure at all.
     """
 
     failure_class: FailureClass
