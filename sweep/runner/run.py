@@ -101,9 +101,6 @@ def run_trial(
         outcome = one.run()
         for log in (one.server_log, one.client_log):
             redactor.file(log)  # servers print their arguments, and some their environment
-        if outcome.abandoned and outcome.load is None:
-            journal.note("abandoned", f"its processes were killed; waiting {own_end_s:g} s for the end of this one")
-            time.sleep(own_end_s)
         rows = telemetry_rows(outcome.telemetry, journal)
         telemetry += rows
         xids = () if outcome.telemetry is None else outcome.telemetry.xids or ()
@@ -111,6 +108,9 @@ def run_trial(
         for remark in findings.remarks:
             journal.note("device", remark)
         findings = _with_rounds(spec, findings, outcome, rows, usual)
+        if outcome.abandoned and (outcome.load is None or findings.disturbances):
+            journal.note("abandoned", f"its processes were killed; waiting {own_end_s:g} s for the end of this one")
+            time.sleep(own_end_s)
         once_more = not (disturbed_before or outcome.dirty_devices or spec.kind is TrialKind.CALIBRATION)
         if outcome.load is not None and findings.disturbances and once_more:
             disturbed_before = True
