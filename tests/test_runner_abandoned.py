@@ -24,7 +24,7 @@ from sweep.trial import TrialKind, TrialSpec, TrialStatus
 WAIT_S = 0.4
 
 
-@pytest.mark.parametrize("retries", [0, 1])
+@pytest.mark.parametrize("retries", [0, pytest.param(1, marks=pytest.mark.night)])
 def test_nothing_follows_before_the_worker_itself_had_time_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int
 ) -> None:
