@@ -3,7 +3,8 @@
 Their format is small and has not changed in years, and the libraries that write it do more than is wanted here:
 tensorboardX imports torch where that is installed, which takes seconds of a machine that is measuring, and hands each
 event to a thread that a full disk ends. Format: TFRecord of `tensorflow.Event` in protocol buffers (`event.proto`,
-`summary.proto`, `plugin_hparams.proto`). The tests read it back with tensorboardX.
+`summary.proto`, `plugin_hparams.proto`). The tests read it back with tensorboardX, and where it is there with
+TensorBoard.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 from collections.abc import Mapping
 
 _VARINT, _DOUBLE, _BYTES, _FLOAT = 0, 1, 2, 5
-_HPARAMS = "hparams"
+_HPARAMS, _SUCCESS = "hparams", 1
 
 
 def event_file(
@@ -27,9 +28,11 @@ def event_file(
         events.append(at + _message(5, _message(1, shown)))
     if hyperparameters:
         started = b"".join(_message(1, _text(1, name) + _message(2, _any(v))) for name, v in hyperparameters.items())
-        plugin = _text(1, _HPARAMS) + _message(2, _message(3, started))
-        shown = _text(1, "_hparams_/session_start_info") + _message(9, _message(1, plugin))
-        events.append(at + _message(5, _message(1, shown)))
+        ended = _field(1, _VARINT, _varint(_SUCCESS)) + _field(2, _DOUBLE, struct.pack("<d", wall_s))
+        for tag, content in (("start", _message(3, started)), ("end", _message(4, ended))):
+            plugin = _text(1, _HPARAMS) + _message(2, content)
+            shown = _text(1, f"_hparams_/session_{tag}_info") + _message(9, _message(1, plugin))
+            events.append(at + _message(5, _message(1, shown)))
     return b"".join(map(_record, events))
 
 

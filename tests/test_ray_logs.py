@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import struct
 from pathlib import Path
@@ -57,10 +58,10 @@ def test_a_trial_has_one_file_however_often_it_ran(tmp_path: Path) -> None:
         report(tmp_path, MEASURED)
     assert [str(one.relative_to(tmp_path)) for one in tmp_path.rglob("*.*")] == [f"0003-search/{NAME}"]
     found = records((tmp_path / "0003-search" / NAME).read_bytes())
-    assert len(found) == 5  # the version, three figures, the flags
+    assert len(found) == 6  # the version, three figures, the flags, that it ended
     assert b"brain.Event:2" in found[0]
     assert b"score" in found[1]
-    assert b"(vLLM's default)" in found[-1]
+    assert b"(vLLM's default)" in found[-2]
 
 
 @pytest.mark.night  # imports torch
@@ -92,6 +93,44 @@ def test_tensorboards_own_words_read_it(tmp_path: Path) -> None:
     long = event_file(70_000, 1.5, {"x" * 300: 1.0}, {})
     again: Any = Event.FromString(records(long)[1])
     assert (again.step, again.wall_time, again.summary.value[0].tag) == (70_000, 1.5, "x" * 300)
+
+
+@pytest.mark.night  # imports TensorBoard
+def test_tensorboard_itself_shows_scalars_and_flags(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install tensorboard")
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, backend_context, get_experiment, list_session_groups
+
+    base = dataclasses.replace(MEASURED, number=0, kind=TrialKind.BASELINE, flags={"max-num-seqs": 8}, score=1.0)
+    for one in (base, MEASURED):
+        write_events(tmp_path, one)
+    runs = EventMultiplexer().AddRunsFromDirectory(str(tmp_path))
+    runs.Reload()
+    read = EventAccumulator(str(tmp_path / "0003-search")).Reload()
+    assert [(event.step, event.value) for event in read.Scalars("p95_ttft_ms@8")] == [(3, 130.5)]
+    shown = RequestContext()
+    plugin: Any = backend_context.Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(tmp_path))))
+    ask: Any = api_pb2.GetExperimentRequest()
+    experiment = get_experiment.Handler(shown, plugin, "", ask).run()
+    assert {one.name for one in experiment.hparam_infos} == {*MEASURED.flags}
+    assert {one.name.tag for one in experiment.metric_infos} == {"score", "p95_ttft_ms", "p95_ttft_ms@8"}
+    wanted: Any = api_pb2.ListSessionGroupsRequest(
+        start_index=0, slice_size=10, allowed_statuses=[api_pb2.STATUS_SUCCESS], include_metrics=True,
+        col_params=[api_pb2.ColParams(metric=one.name) for one in experiment.metric_infos],
+    )  # fmt: skip
+    groups = list_session_groups.Handler(shown, plugin, "", wanted).run().session_groups
+    rows = {
+        group.name: ({**group.hparams}, {one.name.tag: one.value for one in group.metric_values}) for group in groups
+    }
+    assert rows.keys() == {"0000-baseline", "0003-search"}
+    flags, metrics = rows["0003-search"]
+    assert (flags["max-num-seqs"].number_value, flags["block-size"].string_value) == (64.0, "(vLLM's default)")
+    assert metrics == {"score": 0.875, "p95_ttft_ms": 120.5, "p95_ttft_ms@8": 130.5}
+    assert rows["0000-baseline"][1]["score"] == 1.0
 
 
 @pytest.mark.parametrize("status", [TrialStatus.INFEASIBLE, TrialStatus.FAILED])
