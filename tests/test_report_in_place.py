@@ -45,7 +45,8 @@ def test_the_winner_is_confirmed_in_every_form(tmp_path: Path) -> None:
     page = as_html(facts_of(open_source(str(tmp_path))))
     assert "✓ confirmed on fresh servers" in page
     assert f"<p>{line.replace(chr(39), '&#x27;')}.</p>" in page
-    assert '"name":"recommended"' in page  # the ring around trial 1
+    assert '"name":"the same as recommended"' in page  # the ring around trial 1
+    assert '"name":"recommended"' not in page
 
 
 def test_flags_that_differ_otherwise_are_launched_in_place_of_nothing(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from sweep.trial import Flag
 _FEW, _EVEN = 8, 0.11
 
 
-def flag_plot(place: int, facts: FlagFacts, recommended: int | None = None) -> Plot:
-    """Every trial by the flag's value, the mean of each value with its interval, and where every trial failed."""
+def flag_plot(place: int, facts: FlagFacts, recommended: int | None = None, ring: str = RECOMMENDED) -> Plot:
+    """Every trial by the flag's value, the mean of each value with its interval, and where every trial failed. `ring`
+    names the mark around trial `recommended`."""
     axis = _Axis(facts)
     traces: list[Any] = []
     for state in State:
@@ -33,7 +34,7 @@ def flag_plot(place: int, facts: FlagFacts, recommended: int | None = None) -> P
         traces.append(_points(axis, failed, "failed (no score)", markers(State.FAILED), [level] * len(failed)))
     chosen = [p for p in facts.points if p.number == recommended and p.score is not None]
     if chosen:
-        traces.append(_points(axis, chosen, RECOMMENDED, CHOSEN, [short(p.score or 0.0) for p in chosen]))
+        traces.append(_points(axis, chosen, ring, CHOSEN, [short(p.score or 0.0) for p in chosen]))
     means = [level for level in facts.levels if level.mean is not None]
     if means:
         traces.append(_means(axis, means))

@@ -155,8 +155,8 @@ def _failed_marks(failed: Sequence[Moment], moments: Sequence[Moment]) -> list[A
     ]
 
 
-def cloud_plot(place: int, cloud: Cloud, recommended: int | None = None) -> Plot:
-    """The trials by two metrics, the front joined by a line."""
+def cloud_plot(place: int, cloud: Cloud, recommended: int | None = None, ring: str = RECOMMENDED) -> Plot:
+    """The trials by two metrics, the front joined by a line. `ring` names the mark around trial `recommended`."""
     traces: list[Any] = []
     front = cloud.front
     if len(front) > 1:
@@ -180,7 +180,7 @@ def cloud_plot(place: int, cloud: Cloud, recommended: int | None = None) -> Plot
         traces.append(_cloud_points(base, "today's flags", look))
     chosen = [point for point in cloud.points if point.number == recommended]
     if chosen:
-        traces.append(_cloud_points(chosen, RECOMMENDED, CHOSEN))
+        traces.append(_cloud_points(chosen, ring, CHOSEN))
     x, y = cloud.metrics
     numbers = ", ".join(str(point.number) for point in front)
     return plot(

@@ -6,7 +6,7 @@ from sweep.recommend import Verdict
 from sweep.report.facts import Facts
 from sweep.report.html.markup import Html, el, joined, table
 from sweep.report.html.part_short import in_short
-from sweep.report.html.words import duration, flag_word, percent
+from sweep.report.html.words import duration, flag_word
 from sweep.report.terminal import progress_text
 from sweep.report.values import ChangedFlag
 from sweep.trial import Flag
@@ -37,9 +37,6 @@ def _badges(facts: Facts) -> list[tuple[str, str]]:
         badges.append(("warn", "! by the search alone, nothing was launched again"))
     elif recommendation.verdict is not Verdict.NO_CLEAR_WINNER:
         badges.append(("bad", f"× {recommendation.verdict}"))
-    low, high = recommendation.gain_low_share, recommendation.gain_high_share
-    if low is not None and high is not None and recommendation.verdict is Verdict.BETTER:
-        badges.append(("plain", f"better by {percent(low, 1)} to {percent(high, 1)} (95 % interval)"))
     if facts.report.running is not None:
         badges.append(("warn", "… still running: this may change"))
     return badges

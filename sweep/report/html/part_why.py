@@ -9,7 +9,7 @@ from sweep.report.facts import Facts
 from sweep.report.html.figures_flags import flag_plot
 from sweep.report.html.figures_why import cloud_plot, history_plot, importance_plot, parallel_plot
 from sweep.report.html.markup import Html, Part, el, table
-from sweep.report.html.plots import Plot
+from sweep.report.html.plots import MEANT, RECOMMENDED, Plot
 from sweep.report.html.words import change, counted, percent
 from sweep.trial import TrialKind
 
@@ -29,7 +29,7 @@ def _flags(facts: Facts) -> tuple[list[Part], list[Plot]]:
     title = el("h3", "Score by flag")
     if not facts.flags:
         return [title, el("p", "No flag has two values among the trials yet.")], []
-    plots = [flag_plot(place, flag, _chosen(facts)) for place, flag in enumerate(facts.flags)]
+    plots = [flag_plot(place, flag, _chosen(facts), _ring(facts)) for place, flag in enumerate(facts.flags)]
     how = (
         "Every trial of the search by one flag; the others vary, too. The bars are means with 95 % intervals, from "
         "three trials on; shaded: every trial failed because of its flags. Touch a mark to see its trial."
@@ -41,6 +41,10 @@ def _chosen(facts: Facts) -> int | None:
     """The trial whose flags are recommended, where these are not today's."""
     winner = facts.report.winner
     return None if winner is None or winner.kind is TrialKind.BASELINE else winner.number
+
+
+def _ring(facts: Facts) -> str:
+    return RECOMMENDED if _chosen(facts) == facts.report.recommendation.number else MEANT
 
 
 def _inert(facts: Facts) -> tuple[list[Part], list[Plot]]:
@@ -119,7 +123,7 @@ def _clouds(facts: Facts) -> tuple[list[Part], list[Plot]]:
     title = el("h3", "What pulls apart")
     if not facts.clouds:
         return [title, el("p", "No trial was measured yet.")], []
-    plots = [cloud_plot(place, cloud, _chosen(facts)) for place, cloud in enumerate(facts.clouds)]
+    plots = [cloud_plot(place, cloud, _chosen(facts), _ring(facts)) for place, cloud in enumerate(facts.clouds)]
     how = (
         "Trials by two metrics, one measurement each. On the front no trial is better in both; only those that keep "
         "every SLO and were not disturbed can be on it."

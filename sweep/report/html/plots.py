@@ -18,8 +18,8 @@ LOOKS = {
     State.DISTURBED: (PURPLE, "diamond-open"),
     State.FAILED: (RED, "x-thin-open"),
 }
-# A ring around the trial whose flags are recommended.
-RECOMMENDED = "recommended"
+# A ring around the trial whose flags are recommended, or in whose place nearer ones were launched that are.
+RECOMMENDED, MEANT = "recommended", "the same as recommended"
 CHOSEN: dict[str, Any] = {"symbol": "square-open", "size": 16, "color": GREEN, "line": {"width": 2, "color": GREEN}}
 
 
