@@ -26,7 +26,7 @@ def comma_parts(texts: Sequence[str]) -> list[str]:
 def metric_numbers(option: str, texts: Sequence[str], form: str, example: str) -> dict[str, float]:
     """Numbers by metric, from `METRIC=NUMBER` repeated or separated by commas; `form` and `example` are for mistakes.
 
-    Raises UserError (ConfigError for an unknown metric).
+    Raises UserError.
     """
     found: dict[str, float] = {}
     for part in comma_parts(texts):
@@ -38,7 +38,10 @@ def metric_numbers(option: str, texts: Sequence[str], form: str, example: str) -
             value = float(number)
         except ValueError:
             raise UserError(f"{option}: {number!r} of {name} is no number") from None
-        parse_metric(name)
+        try:
+            parse_metric(name)
+        except UserError as error:
+            raise UserError(f"{option}: {error}") from None
         if name in found:
             raise UserError(f"{option}: {name} stands twice")
         found[name] = value

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.config import StudyConfig
+from sweep.config.mistakes import shown
 from sweep.errors import ConfigError
 from sweep.fingerprint import Fingerprint
 from sweep.search_space import Options, Parameter, Range, SearchSpace
@@ -51,7 +52,8 @@ def enqueued(config: StudyConfig, space: SearchSpace) -> tuple[StartPoint, ...]:
                 whose = "" if parameter.name in given else "the baseline's, "
                 where = f"{key}.{parameter.name}" if parameter.name in given else key
                 raise ConfigError(
-                    f"{parameter.name} {value} ({whose}outside the search space): give one of {_described(parameter)}",
+                    f"{parameter.name} {shown(value)} ({whose}outside the search space): give one of "
+                    f"{_described(parameter)}",
                     key=where,
                 )
         point = space.quantise(point)

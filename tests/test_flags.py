@@ -167,6 +167,8 @@ def test_text_without_options_gives_none(text: str) -> None:
         ({"headless": 1}, "switch"),
         ({"max-num-seqs": True}, "takes a value"),
         ({"kv-cache-dtype": "fp9"}, "cannot be 'fp9'; did you mean 'fp8'"),
+        ({"kv-cache-dtype": ["auto", "fp8"]}, r"takes one value; to try several, search it: {type: choice"),
+        ({"compilation-config": '{"level": 3'}, "begins as JSON, but is none: "),
         ({"chat-template-content-format": "zzz"}, "choose from auto, openai, string"),
         ({"collect-detailed-traces": ["model", "zzz"]}, "cannot be 'zzz'"),
     ],
@@ -182,6 +184,7 @@ def test_unknown_flags_and_values_are_refused(flags: Any, message: str, serve_he
         ["max_num_seqs", "--port", "no-enable-prefix-caching", "device-memory-utilization"],
         ["compilation-config.cudagraph_mode", "compilation-config.sizes+"],
         {"kv-cache-dtype": "fp8", "max-model-len": "32k", "headless": False, "block-size": None, "hf-token": True},
+        {"compilation-config": '{"max_capture": 1.5k, "sizes": [1, 2K]}', "chat-template": "{{ messages }}"},
         {"tokenizer-mode": "of_a_plugin", "collect-detailed-traces": ["model", "worker"]},
         {"max-num-seqs": argparse.Namespace(low=1, high=2)},  # a range to search: names alone are judged
     ],

@@ -55,7 +55,7 @@ def test_points_of_a_person_come_first_and_take_the_rest_from_the_baseline() -> 
         ("max_num_seqs: 16", "max_num_seq: 16", "12: search_space.enqueue.1.max_num_seq: is not under search_space"),
         ("max-num-batched-tokens: 2048}\n    -", "max-num-batched-tokens: 512}\n    -", "11: search_space.enqueue.0: "),
         ("gpu-memory-utilization: 0.8", "gpu-memory-utilization: 0.3", "the baseline's, outside the search space"),
-        ("max_num_seqs: 16", "max_num_seqs: null", "max-num-seqs None (outside the search space): give one of 8 to 64"),
+        ("max_num_seqs: 16", "max_num_seqs: null", "max-num-seqs null (outside the search space): give one of 8 to 64"),
     ],
 )
 def test_a_point_outside_the_space_is_refused_with_its_line(old: str, new: str, words: str, tmp_path: Path) -> None:

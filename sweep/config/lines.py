@@ -10,6 +10,9 @@ import yaml
 
 from sweep.errors import ConfigError
 
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+_UNSEEN = "\u00a0\u2007\u202f\u200b\u2060\ufeff"  # of pages that examples are copied from
+
 KeyPath = tuple[str | int, ...]
 Lines = Mapping[KeyPath, int]
 
@@ -87,9 +90,25 @@ def _in_words(error: yaml.YAMLError) -> tuple[str, int | None]:
         problem = "a key needs a colon and a blank behind it (key: value)"
     elif "'\\t'" in problem:
         problem = "a tab stands where only blanks may; indent with blanks"
+    elif problem.startswith("expected <block end>"):
+        problem = "the line does not belong where it stands; check its indentation and dashes (flags are name: value)"
     elif problem == "mapping values are not allowed here":
         problem = "a key stands where none can; check the indentation, and put text with a colon in quotes"
     return problem, None if mark is None else mark.line + 1
+
+
+def _other_number(node: yaml.ScalarNode) -> str | None:
+    """What is wrong with a number that YAML 1.1 reads in another base than people do: 8:00 is 480, 010 is 8."""
+    if node.style is not None or node.tag not in _NUMBERS or not isinstance(node.value, str):
+        return None
+    text = node.value.lstrip("+-")
+    if ":" in text:
+        return (
+            f"YAML takes {node.value} for a number in base 60; write a plain number, a duration such as 8h, or quotes"
+        )
+    if len(text) > 1 and text.startswith("0") and text.isdigit():
+        return f"YAML takes {node.value} for a number in base 8; write it without the zero in front, or in quotes"
+    return None
 
 
 def _placed(error: ConfigError, path: Path) -> ConfigError:
@@ -122,10 +141,15 @@ def _same(key: KeyPath, other: KeyPath) -> bool:
 
 def _walk(node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> None:
     lines.setdefault(at, node.start_mark.line + 1)
+    if isinstance(node, yaml.ScalarNode) and (fault := _other_number(node)):
+        raise ConfigError(fault, path=path, line=node.start_mark.line + 1, key=dotted(at))
     if isinstance(node, yaml.MappingNode):
         seen: set[str] = set()
         for key, value in node.value:
             name = str(key.value)
+            if unseen := next((char for char in name if char in _UNSEEN), None):
+                text = f"a character that looks like a blank and is none (U+{ord(unseen):04X}) stands in it; retype it"
+                raise ConfigError(text, path=path, line=key.start_mark.line + 1, key=ascii(name))
             if name in seen:
                 raise ConfigError("stands twice", path=path, line=key.start_mark.line + 1, key=dotted((*at, name)))
             seen.add(name)

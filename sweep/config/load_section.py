@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from sweep.config.mistakes import Mistake, shown
+from sweep.config.mistakes import Mistake, hint, shown
 from sweep.config.models import Environment, FixedFlags, Section, Text, Words
 
 
@@ -31,7 +31,7 @@ def _rate(value: object, wanted: str, *place: int) -> float | None:
     if isinstance(value, str) and value.strip().lower() in {"inf", "unlimited"}:
         return None
     if not isinstance(value, (int, float)) or isinstance(value, bool) or value != value:
-        raise Mistake(f"needs {wanted}, not {shown(value)}", *place)
+        raise Mistake(f"needs {wanted}, not {shown(value)}{hint('float_type', value)}", *place)
     if value <= 0:
         raise Mistake(f"must be above 0, not {shown(value)}", *place)
     return float(value)

@@ -74,7 +74,8 @@ def in_words(errors: Sequence[ErrorDetails]) -> str:
         wanted = "a finite number" if finite else wanted if lists else "a number, a text, true, false or null"
         return f"needs {wanted}, not {shown(value)}"
     if kind in _PLAIN_TYPES:
-        return f"needs {_PLAIN_TYPES[kind]}, not {shown(value)}{_hint(kind, value)}"
+        mend = _as_list(first) if kind == "tuple_type" else hint(kind, value)
+        return f"needs {_PLAIN_TYPES[kind]}, not {shown(value)}{mend}"
     return f"{first['msg'][0].lower()}{first['msg'][1:]}, not {shown(value)}"
 
 
@@ -104,10 +105,18 @@ def _without_unit(text: str) -> str:
         return ""
     if found[2] == "%":
         return f"; write {float(found[1]) / 100:g} for {found[1]} %"
-    return "; write a plain number, in the unit that the key is named by"
+    return "; write the number alone, the unit is given"
 
 
-def _hint(kind: str, value: Any) -> str:
+def _as_list(error: ErrorDetails) -> str:
+    value = error["input"]
+    if not isinstance(value, str) or " " not in value or len(value) > _LONGEST:
+        return ""
+    return f"; write [{', '.join(value.split())}]" if error["loc"][-1] == "command" else f'; write ["{value}"]'
+
+
+def hint(kind: str, value: Any) -> str:
+    """How a value would have to be written; `kind` is pydantic's word for what is wrong with it."""
     if kind == "string_type" and isinstance(value, int | float):
         return "; put it in quotes"
     if kind in ("int_type", "float_type") and isinstance(value, str):
@@ -118,4 +127,4 @@ def _hint(kind: str, value: Any) -> str:
         # YAML reads 1e-4 as text: its numbers need a point.
         written = int(number) if number.is_integer() else f"{number:.12f}".rstrip("0")
         return f"; write {written}, without quotes"
-    return "; write [word, word]" if kind == "tuple_type" and isinstance(value, str) and " " in value else ""
+    return ""

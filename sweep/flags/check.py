@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from sweep.errors import FlagError
 from sweep.flags.help_text import CommandHelp, Option
 from sweep.flags.render import FlagValue, canonical, text_of
+
+_SHORT_NUMBER = re.compile(r"(\d)[kKmMgGtT]\b")  # vLLM writes 32k in full before it reads JSON
 
 
 def check_flags(flags: Mapping[str, FlagValue] | Iterable[str], help_: CommandHelp | None, *, what: str) -> None:
@@ -49,6 +53,18 @@ def _nearest(flag: str, help_: CommandHelp) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
+def _broken_json(text: str) -> str | None:
+    """Why a text that begins as a JSON object is none; templates begin with two braces, or one and a percent sign."""
+    begun = text.strip()
+    if not begun.startswith("{") or begun.startswith(("{{", "{%", "{#")):
+        return None
+    try:
+        json.loads(_SHORT_NUMBER.sub(r"\1", begun))
+    except ValueError as error:
+        return str(error)
+    return None
+
+
 def _check_value(name: str, value: FlagValue, option: Option) -> None:
     if value is None or "." in name or not isinstance(value, str | int | float | Sequence | Mapping):
         return  # what is no flag's value (a range to search) is not judged
@@ -58,8 +74,13 @@ def _check_value(name: str, value: FlagValue, option: Option) -> None:
         return
     if isinstance(value, bool) and not option.choices and not option.value_optional:
         raise FlagError(f"{name!r} takes a value, not {str(value).lower()}")
+    if isinstance(value, str) and (fault := _broken_json(value)):
+        raise FlagError(f"{name!r} begins as JSON, but is none: {fault}")
     if not option.choices or isinstance(value, Mapping):
         return
+    several = isinstance(value, Sequence) and not isinstance(value, str)
+    if several and not option.many:
+        raise FlagError(f"{name!r} takes one value; to try several, search it: {{type: choice, values: [...]}}")
     values: Sequence[object] = value if isinstance(value, Sequence) and not isinstance(value, str) else (value,)
     for item in values:
         word = text_of(name, item)

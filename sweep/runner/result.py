@@ -82,7 +82,8 @@ def thin_remarks(spec: TrialSpec, setup: TrialSetup, load: Measured | None) -> t
     percentiles = {parse_metric(name).percentile for name in setup.objective.metrics_needed()}
     thin = thin_percentiles((p for p in percentiles if p is not None), completed)
     at = " at one request rate" if setup.objective.rates else ""
-    return (f"{', '.join(thin)} rests on few: {completed} completed requests{at}",) if thin else ()
+    rest = "rests" if len(thin) == 1 else "rest"
+    return (f"{', '.join(thin)} {rest} on few: {completed} completed requests{at}",) if thin else ()
 
 
 def _summary(setup: TrialSetup, parts: Sequence[Part]) -> dict[str, float | None]:
