@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,18 +36,28 @@ _SHORTEST_LINE = 16
 _VALUE = r"""(?:\[redacted\]|"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s"',;&)}\]]+)"""
 _FLAG = "|".join(re.escape(name).replace("\\-", "[-_]") for name in _SECRET_FLAGS)
 _NAME = r"[A-Za-z0-9_]*(?:_?KEY|_?TOKEN|_?SECRET|PASSWORD|PASSWD|PASSPHRASE|WEBHOOK)[A-Za-z0-9_]*"
+# Each with texts of which one stands in whatever it matches: a log is long, and the patterns are slow.
 _PLACES = (
     # A command line. A following word that is itself a flag is no value: `--hf-token` may stand alone.
-    re.compile(rf"(?P<before>(?<![\w-])--(?:{_FLAG})(?:=|\s+(?!-)))(?P<value>{_VALUE})"),
+    (("--",), re.compile(rf"(?P<before>(?<![\w-])--(?:{_FLAG})(?:=|\s+(?!-)))(?P<value>{_VALUE})")),
     # The same as a printed list of words: '--api-key', 'X'
-    re.compile(rf"(?P<before>(['\"])--(?:{_FLAG})\2,\s*)(?P<value>{_VALUE})"),
+    (("'--", '"--'), re.compile(rf"(?P<before>(['\"])--(?:{_FLAG})\2,\s*)(?P<value>{_VALUE})")),
     # NAME=value, as in `env` or a container command
-    re.compile(rf"(?P<name>(?<![\w-]){_NAME})(?P<before>=)(?P<value>{_VALUE})"),
+    (
+        ("KEY", "TOKEN", "SECRET", "PASSW", "PASSPHRASE", "WEBHOOK"),
+        re.compile(rf"(?P<name>(?<![\w-]){_NAME})(?P<before>=)(?P<value>{_VALUE})"),
+    ),
     # 'name': 'value' and "name": ["value"], as mappings are printed
-    re.compile(rf"(?P<name>(?<=['\"]){_NAME})(?P<before>['\"]\s*:\s*\[?)(?P<value>{_VALUE})", re.IGNORECASE),
-    re.compile(r"(?P<before>\bBearer\s+)(?P<value>[A-Za-z0-9._~+/=-]+)", re.IGNORECASE),
+    (
+        ("'", '"'),
+        re.compile(rf"(?P<name>(?<=['\"]){_NAME})(?P<before>['\"]\s*:\s*\[?)(?P<value>{_VALUE})", re.IGNORECASE),
+    ),
+    (("earer", "EARER"), re.compile(r"(?P<before>\b[Bb](?:earer|EARER)\s+)(?P<value>[A-Za-z0-9._~+/=-]+)")),
     # user:password@host
-    re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]{0,15}://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)", re.IGNORECASE),
+    (
+        ("://",),
+        re.compile(r"(?P<before>\b[a-z][a-z0-9+.-]{0,15}://[^\s/:@]*:)(?P<value>[^\s/@]+)(?=@)", re.IGNORECASE),
+    ),
 )
 _SHAPES = re.compile(
     r"(?<![A-Za-z0-9])(?:"
@@ -56,6 +66,7 @@ _SHAPES = re.compile(
     r"|gh[pousr]_[A-Za-z0-9]{20,}"
     r")"
 )
+_SHAPED = ("hf_", "sk-", "ghp_", "gho_", "ghu_", "ghs_", "ghr_")
 
 
 def is_secret_name(name: str) -> bool:
@@ -70,13 +81,14 @@ class Redactor:
     Redacting twice gives the same text as redacting once. Prints itself without its secrets.
     """
 
-    __slots__ = ("_known", "_secrets")
+    __slots__ = ("_known", "_parts", "_secrets")
 
     def __init__(self, env: Mapping[str, str], extra_secrets: Iterable[str] = ()) -> None:
         self._secrets = (*(value for name, value in env.items() if is_secret_name(name)), *extra_secrets)
         parts = {part for value in self._secrets for part in _spellings(value)}
         # The longest first: a secret may begin with another.
-        patterns = [_pattern(part) for part in sorted(parts, key=lambda part: (-len(part), part))]
+        self._parts = tuple(sorted(parts, key=lambda part: (-len(part), part)))
+        patterns = [_pattern(part) for part in self._parts]
         self._known = re.compile("|".join(patterns)) if patterns else None
 
     def also(self, *secrets: str) -> Redactor:
@@ -85,21 +97,20 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """`text` without secrets."""
-        if self._known is not None:
+        if self._known is not None and any(part in text for part in self._parts):
             text = self._known.sub(REDACTED, text)
-        for place in _PLACES:
-            text = place.sub(_hide_value, text)
-        return _SHAPES.sub(REDACTED, text)
+        for needles, place in _PLACES:
+            if any(needle in text for needle in needles):
+                text = place.sub(_hide_value, text)
+        return _SHAPES.sub(REDACTED, text) if any(shape in text for shape in _SHAPED) else text
 
     def file(self, path: Path) -> None:
         """Redact a log that somebody else wrote, once nobody writes it any more. Nothing happens if it is not there."""
         try:
-            lines = path.read_text(encoding="utf-8", errors="surrogateescape").splitlines(keepends=True)
+            if any(self.text(line) != line for line in _lines(path)):
+                _rewrite(path, self.text)
         except OSError:
             return
-        clean = [self.text(line) for line in lines]
-        if clean != lines:
-            _rewrite(path, "".join(clean).encode("utf-8", "surrogateescape"))
 
     def argv(self, words: Sequence[str]) -> tuple[str, ...]:
         """The words of a command without secrets, one word for each word given."""
@@ -134,17 +145,26 @@ class Redactor:
         return "Redactor()"
 
 
-def _rewrite(path: Path, content: bytes) -> None:
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a log of any size, one at a time, with their ends; a carriage return ends one, too."""
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as log:
+        for line in log:
+            yield from line.splitlines(keepends=True)
+
+
+def _rewrite(path: Path, clean: Callable[[str], str]) -> None:
     """Replace a log: in its own place where the disk is full, and rather none than one with secrets."""
     fresh = path.with_name(path.name + ".clean")
     try:
-        fresh.write_bytes(content)
+        with fresh.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.writelines(clean(line) for line in _lines(path))
         fresh.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         try:
-            path.write_bytes(content)
+            content = "".join(clean(line) for line in _lines(path))
+            path.write_bytes(content.encode("utf-8", "surrogateescape"))
         except OSError:
             with contextlib.suppress(OSError):
                 path.unlink()

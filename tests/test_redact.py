@@ -198,3 +198,12 @@ def test_a_log_is_cleaned_on_a_full_disk_too(tmp_path: Path) -> None:
     Redactor({"FOO_API_KEY": "sesame-open-4711"}).file(log)
     assert log.read_text() == "args: api_key=[redacted]\n"
     assert [entry.name for entry in tmp_path.iterdir()] == ["server.log"]
+
+
+def test_a_long_log_is_cleaned_line_by_line(tmp_path: Path) -> None:
+    log = tmp_path / "server.log"
+    secret = b"sesame-open-4711"
+    bar = b"\r".join(b"%d%% |####| " % done for done in range(100))
+    log.write_bytes(b"plain\r\n" * 1000 + bar + b"\rlast " + secret + b"\r\nend without one")
+    Redactor({"FOO_API_KEY": secret.decode()}).file(log)
+    assert log.read_bytes() == b"plain\r\n" * 1000 + bar + b"\rlast [redacted]\r\nend without one"
