@@ -143,3 +143,13 @@ def test_a_bad_json_of_a_load_client_is_not_the_models() -> None:
 def test_what_only_a_serving_engine_prints_tells_the_phase(line: str) -> None:
     assert diagnose(Evidence(None, log=f"{line}\n(E pid=9) ERROR 05-13 10:46:43 [core.py:1] {_OOM}")).phase == "load"
     assert diagnose(Evidence(None, log=f"(E pid=9) ERROR 05-13 10:46:43 [core.py:1] {_OOM}")).phase == "startup"
+
+
+@pytest.mark.parametrize(
+    "line", ['{"log":' + "[" * 100_000, '{"log":1}', '{"log":null}', '{"log":"x', '{"log":"a","log":{}}']
+)
+def test_what_only_looks_like_a_file_of_docker_is_a_line_like_any_other(line: str) -> None:
+    assert (
+        diagnose(Evidence(None, log=f"{line}\nOSError: [Errno 98] Address already in use")).failure_class
+        == "port_in_use"
+    )

@@ -115,7 +115,7 @@ def _unpacked(raw: str) -> str:
     """The line inside an object of Docker's `json-file`; what is none stays."""
     try:
         return str(json.loads(raw)["log"]).rstrip()
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return raw
 
 
