@@ -146,7 +146,9 @@ def test_what_only_a_serving_engine_prints_tells_the_phase(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ['{"log":' + "[" * 100_000, '{"log":1}', '{"log":null}', '{"log":"x', '{"log":"a","log":{}}']
+    "line",
+    ['{"log":' + "[" * 100_000, '{"log":1}', '{"log":null}', '{"log":"x', '{"log":"a","log":{}}'],
+    ids=["deep", "number", "null", "cut", "twice"],
 )
 def test_what_only_looks_like_a_file_of_docker_is_a_line_like_any_other(line: str) -> None:
     assert (
