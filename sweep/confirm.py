@@ -94,8 +94,9 @@ class Jury:
         assert verdict.winner is not None
         top = flags[self._origin(verdict.winner, flags)]
         soaks = [one for one in finished.values() if one.kind is TrialKind.SOAK]
+        unknown = "whether it survives its worst burst is not known" if self.rules.soak else ""
         if not soaks:
-            return Confirmed(verdict, flags, verdict.winner, None)
+            return Confirmed(verdict, flags, verdict.winner, None, unknown)
         left = survivor(finished, top, self.rules.utilization_step)
         if left is None:
             note = "the winner failed under its worst burst, and so did less gpu-memory-utilization"
@@ -107,7 +108,7 @@ class Jury:
             note = "the winner failed under its worst burst; less gpu-memory-utilization is not measured yet"
             return Confirmed(verdict, flags, None, False, note)
         stepped = "" if flags_key(left) == flags_key(top) else "gpu-memory-utilization was lowered after the soak"
-        return Confirmed(verdict, flags, key, soaked or None, stepped)
+        return Confirmed(verdict, flags, key, soaked or None, stepped or ("" if soaked else unknown))
 
     def _origin(self, key: int, flags: Mapping[int, Flags]) -> int:
         """The configuration that `key` was stepped down from after a soak; `key` itself for all others."""

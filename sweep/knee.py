@@ -38,6 +38,7 @@ LOAD_IN_BURSTS = 10
 _SLOWER = 2.0
 _FOLLOWS = 0.9
 _FAR_BELOW = 0.5
+_LOW_SHARE, _HIGH_SHARE = 0.5, 0.8  # of the knee: two rates worth a list
 _START, _END = 0.25, 8.0
 
 
@@ -139,7 +140,10 @@ def describe(knee: Knee, rates: Sequence[float | None], *, share: float | None =
 
 
 def _place(knee: Knee, rate: float | None) -> str:
-    remedy = "load.request_rate: auto takes load.knee_share of the knee, 0.8 if nothing is said"
+    remedy = (
+        "load.request_rate: auto takes load.knee_share of the knee, 0.8 if nothing is said, and a list such as "
+        f"[{rate_at(knee, _LOW_SHARE):g}, {rate_at(knee, _HIGH_SHARE):g}] judges several rates in one objective"
+    )
     if rate is None:
         return (
             "warning: the load sends all at once: latencies are mostly the wait for requests sent before, and depend "

@@ -24,7 +24,7 @@ from sweep.checks import (
     check_study_flags,
 )
 from sweep.config import StudyConfig, count_of, located
-from sweep.errors import ConfigError, DatasetError, HostError
+from sweep.errors import ConfigError, DatasetError, HostError, UserError
 from sweep.fingerprint import Fingerprint, cached_model, installed_version, take_fingerprint
 from sweep.flags import Dialect, FlagValue, discover
 from sweep.gate import NOTHING, Knowledge, gather
@@ -235,6 +235,10 @@ def _tokenizer_key(config: StudyConfig) -> str:
 def conversations_of(config: StudyConfig, study_path: Path, *, salvage: bool) -> Conversations:
     path = DEMO_FILE if config.load.path is None else _prompt_file(config.load.path, study_path)
     if config.load.dataset == "custom":
+        if salvage:
+            raise UserError(
+                "--salvage is for ShareGPT files; each line of a custom file stands for itself: leave it out"
+            )
         return check_custom(path)
     return check_sharegpt(path, salvage=salvage or config.load.salvage)
 

@@ -262,6 +262,12 @@ MODEL_LEN = ("    max_model_len: 4096", "serve.flags.max_model_len")
         ),
         (
             "  max-num-seqs: 32",
+            "  max-num-seqs: 32\nload: {dataset: custom, path: p, salvage: true}",
+            "19: load.salvage",
+            "is for ShareGPT files",
+        ),
+        (
+            "  max-num-seqs: 32",
             "  max-num-seqs: 32\nload: {request_rate: '4'}",
             "19: load.request_rate",
             "not '4'; write 4, without quotes",
@@ -355,6 +361,12 @@ class TestLocated:
 )
 def test_what_is_no_study_file_is_said_in_one_line(text: str) -> None:
     assert "night.yaml" in str(refusal(text))
+
+
+def test_aliases_that_repeat_without_measure_are_cut_short() -> None:
+    levels = [f"x{n}: &x{n} [{', '.join([f'*x{n - 1}'] * 9)}]" for n in range(1, 9)]
+    error = refusal("\n".join(["x0: &x0 [1, 2, 3]", *levels, GOOD]))
+    assert "more than 100,000 values" in str(error)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

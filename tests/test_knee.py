@@ -184,7 +184,17 @@ def knee(**changes: object) -> Knee:
 @pytest.mark.parametrize(
     ("rate", "words"),
     [
-        (2.0, ("warning", "2 is far below the knee, 20% of 10 requests/s", "look the same", "auto", "knee_share")),
+        (
+            2.0,
+            (
+                "warning",
+                "2 is far below the knee, 20% of 10 requests/s",
+                "look the same",
+                "auto",
+                "knee_share",
+                "[5, 8]",
+            ),
+        ),
         (5.0, ("5 is 50% of the knee", "can tell flags apart")),
         (10.0, ("10 is 100% of the knee",)),
         (12.0, ("warning", "12 is above the knee, 10 requests/s", "without bound", "auto")),

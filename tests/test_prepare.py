@@ -244,6 +244,11 @@ class TestPaths:
         found = prepared(folder, model={"path": "./m.gguf", "tokenizer": str(folder / "model")})
         assert found.setup.model == str(folder / "m.gguf")
 
+    def test_salvage_of_own_prompts_means_nothing(self, folder: Path) -> None:
+        (folder / "own.jsonl").write_text('{"prompt": "Count to three"}\n')
+        with pytest.raises(UserError, match="--salvage is for ShareGPT files"):
+            prepared(folder, salvage=True, load={"dataset": "custom", "path": "own.jsonl"})
+
     def test_a_name_that_is_no_folder_and_no_hub_id(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(sys.modules, "transformers", None)  # seconds to import, to say what it says of this name
         text = refusal(folder, model={"path": "modle"})

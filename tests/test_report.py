@@ -160,6 +160,7 @@ class TestConfirmation:
         assert found.recommendation.gain_share == pytest.approx(1 - effect.score.value)
         assert {one.key for one in verdict.shrinkage} == {1, 2}
         assert (found.search_winner.number, found.search_winner.confirmed) == (1, False)
+        assert found.recommendation.sentence.endswith(" Whether it survives its worst burst is not known.")
         assert [trial.number for trial in found.trials] == [1, 2, 0, 5, 3, 4]
 
     def test_other_weights_judge_the_same_launches_anew(self, tmp_path: Path) -> None:

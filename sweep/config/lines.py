@@ -13,6 +13,8 @@ from sweep.errors import ConfigError
 _NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _UNSEEN = "\u00a0\u2007\u202f\u200b\u2060\ufeff"  # of pages that examples are copied from
 
+_MOST_VALUES = 100_000
+
 KeyPath = tuple[str | int, ...]
 Lines = Mapping[KeyPath, int]
 
@@ -141,6 +143,9 @@ def _same(key: KeyPath, other: KeyPath) -> bool:
 
 def _walk(node: yaml.Node, at: KeyPath, lines: dict[KeyPath, int], path: Path) -> None:
     lines.setdefault(at, node.start_mark.line + 1)
+    if len(lines) > _MOST_VALUES:
+        text = f"has more than {_MOST_VALUES:,} values, those that aliases (*name) repeat among them"
+        raise ConfigError(text, path=path, line=node.start_mark.line + 1)
     if isinstance(node, yaml.ScalarNode) and (fault := _other_number(node)):
         raise ConfigError(fault, path=path, line=node.start_mark.line + 1, key=dotted(at))
     if isinstance(node, yaml.MappingNode):

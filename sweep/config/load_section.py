@@ -153,6 +153,8 @@ class LoadSection(Section):
                 raise Mistake(text, "percentiles", place)
         if self.dataset == "custom" and self.path is None:
             raise Mistake("custom needs a path beside it: the file of your prompts", "dataset")
+        if self.dataset == "custom" and self.salvage:
+            raise Mistake("is for ShareGPT files; each line of a custom file stands for itself", "salvage")
         if self.request_rate == "auto" and not self.calibrate:
             raise Mistake("auto needs calibrate: true beside it, which finds the knee", "request_rate")
         if self.rounds * len(self.rates) > self.num_prompts >= self.rounds:
