@@ -72,7 +72,7 @@ def test_the_picker_of_the_single_best_always_claims_something() -> None:
     figures = bench_decision.summary(nights)
     assert figures["single_best_false_share"] == 1.0
     assert figures["aa_studies"] == 2
-    assert figures["power_10pct"] == figures["power_10pct_second_looks"] == 1.0
+    assert figures["power_10pct"] == figures["power_10pct_one_look"] == 1.0
     assert figures["lucky_outlier_wins"] == 0
 
 
