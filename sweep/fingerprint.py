@@ -45,6 +45,7 @@ _DECISIVE = {
     "dataset_sha256": "content of the prompt file",
     "server_command": "server command",
     "request_rate_per_s": "request rate that auto stands for",
+    "pin_cpus": "CPU sets of servers (resources.pin_cpus)",
 }
 _REMARKABLE = {
     "torch": "torch version",
@@ -95,6 +96,7 @@ class Fingerprint:
     server_env: Pairs | None = None
     load: Pairs | None = None
     request_rate_per_s: float | None = None
+    pin_cpus: bool | None = None
 
     def as_metadata(self) -> dict[str, str]:
         """All that is known as flat text, for the metadata of Parquet files; lists and pairs as JSON."""
@@ -159,6 +161,7 @@ def take_fingerprint(
     cuda: str | None = None,
     chat_template: Path | None = None,
     request_rate_per_s: float | None = None,
+    pin_cpus: bool | None = None,
 ) -> Fingerprint:
     """The fingerprint of a study on this machine. Secrets in commands, flags and environment are redacted.
 
@@ -188,6 +191,7 @@ def take_fingerprint(
         server_env=_pairs(redactor.environment(server_env), redactor),
         load=_pairs(load, redactor),
         request_rate_per_s=request_rate_per_s,
+        pin_cpus=pin_cpus,
     )
 
 

@@ -209,6 +209,7 @@ def settings_of(config: StudyConfig, study_path: Path, folder: Path, objective: 
         uses_gpus=config.gpus(config.baseline_flags()) > 0,
         max_retries=config.study.max_retries,
         retry_wait_s=config.study.retry_wait_s,
+        cpu_shares=(config.resources.concurrent_trials or 1) if config.resources.pin_cpus else None,
     )
 
 
@@ -330,4 +331,5 @@ def fingerprint_of(
         driver=devices[0].driver_version if devices else None,
         cuda=devices[0].cuda_version if devices else None,
         chat_template=None if setup.chat_template is None else Path(setup.chat_template),
+        pin_cpus=config.resources.pin_cpus,
     )

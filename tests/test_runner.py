@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from sweep.journal import read_events
 from sweep.prepare import prepare
 from sweep.redact import Redactor
 from sweep.runner import TrialOutcome, TrialSetup, run_trial
+from sweep.runner.cpus import cores_of, parse_cpus, shares, spelled
 from sweep.server import port_free
 from sweep.trial import Phase, TrialKind, TrialSpec, TrialStatus
 
@@ -104,6 +106,18 @@ def assert_failed(outcome: TrialOutcome) -> None:
     # Both stand in one line for a person: nothing is said twice.
     assert result.failure.line is None or result.failure.line not in result.failure.advice
     assert [event.kind for event in result.events].count("failed") == result.attempts
+
+
+def test_cpus_of_its_own(bench: Bench) -> None:
+    seen = bench.folder.parent / "cpus.json"
+    script = f"import json, os, sys; open({str(seen)!r}, 'w').write(json.dumps(sorted(os.sched_getaffinity(0))))"
+    words = (sys.executable, "-c", f"{script}; os.execv(sys.argv[1], sys.argv[1:])")
+    count = len(cores_of(os.sched_getaffinity(0)))
+    result = bench.run(cpu_shares=count, server_command=(*words, *bench.setup.server_command)).result
+    assert result.status is TrialStatus.COMPLETE
+    (noted,) = (event.detail for event in result.events if event.kind == "cpus")
+    assert set(json.loads(seen.read_text())) == parse_cpus(noted)
+    assert noted == spelled(shares(cores_of(os.sched_getaffinity(0)), count)[0])
 
 
 def test_good_trial(bench: Bench) -> None:

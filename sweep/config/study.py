@@ -177,6 +177,11 @@ class ResourcesSection(Section):
         None, ge=0, description="Devices of a trial; default: tensor x pipeline x data parallel size."
     )
     cpus: float = Field(1.0, gt=0, description="CPUs of a trial, as Ray counts them.")
+    pin_cpus: bool = Field(
+        False,
+        description="CPUs of its own for each server and its load client: a share of the NUMA node that its devices "
+        "sit at, or without devices of the machine, among `concurrent_trials`.",
+    )
     memory_gib: float | None = Field(None, gt=0, description="Memory of a trial, as Ray counts it.")
     custom: Annotated[dict[str, float], BeforeValidator(_no_mapping_is_empty)] = Field(
         default_factory=dict, description="Further resources of a trial by Ray's names: `{nvme: 1}`."

@@ -90,6 +90,8 @@ def limits(fingerprint: Fingerprint, plan: LoadPlan) -> tuple[str, ...]:
     else:
         found.append(f"no GPU; CPU {fingerprint.cpu_model or 'not known'}, {fingerprint.cpu_cores} cores")
     found.append(f"vLLM {fingerprint.vllm or 'not known'}")
+    if fingerprint.pin_cpus:
+        found.append("servers with CPUs of their own (resources.pin_cpus), which these files do not set")
     found.append(f"load: {load_text(plan)}")
     return tuple(found)
 

@@ -13,12 +13,13 @@ from pathlib import Path
 
 from sweep.atomic_file import disk_is_full
 from sweep.diagnosis import Diagnosis, Evidence, diagnose
-from sweep.errors import LoadFailed, ServerDied, SweepError, TeardownFailed
+from sweep.errors import HostNotReady, LoadFailed, ServerDied, SweepError, TeardownFailed
 from sweep.gpu import DeviceInfo, DeviceMemory, Gpus, Telemetry, TelemetrySampler
 from sweep.journal import Journal
 from sweep.loadgen import KeptClient, LoadJob, can_be_kept
 from sweep.metrics import engine_config_from_log, parse_engine_config
 from sweep.records import EngineConfig, EngineSample
+from sweep.runner.cpus import own_cpus, spelled
 from sweep.runner.engine_watch import EngineWatch
 from sweep.runner.evidence import DeviceBusy, free_gib, phase_of, readings, reason_of
 from sweep.runner.reports import Hooks, Measured
@@ -110,8 +111,20 @@ class Attempt:
                 stop_timeout_s=setup.stop_timeout_s,
             )
             self._journal.enter(Phase.START)
-            with self._telemetry(), self._running(launch) as server, self._client(api_key) as kept:
+            with self._cpus(), self._telemetry(), self._running(launch) as server, self._client(api_key) as kept:
                 self._measure(server, api_key, kept)
+
+    @contextmanager
+    def _cpus(self) -> Iterator[None]:
+        """Meanwhile the CPUs of this trial alone, for all that is started here, where the study asks for it."""
+        if self._setup.cpu_shares is None:
+            yield
+            return
+        if self._setup.uses_gpus and not self._devices:
+            raise HostNotReady("resources.pin_cpus: NVML lists no device to share CPUs by; leave it out")
+        with own_cpus(self._devices, self._gpus.devices, self._setup.cpu_shares) as cpus:
+            self._journal.note("cpus", spelled(cpus))
+            yield
 
     def _wait_for_clean_devices(self) -> None:
         """The gate before a launch. Raises HostNotReady that names what is in the way."""

@@ -27,6 +27,7 @@ class TrialSetup:
     is empty where none are held out. `soak` are the longest prompts of both, all at once, for the winner's worst burst.
     `calibration` is the ladder of `knee.LADDER`, None where none is asked for. `knee_share`: the share of the knee that
     the study's rate is, None where the study file says the rate itself; until it is known, `plan` sends all at once.
+    `cpu_shares`: None where servers are not pinned to CPUs, otherwise how many trials share a machine without devices.
     """
 
     folder: Path
@@ -62,6 +63,7 @@ class TrialSetup:
     knee_share: float | None = None
     max_lag_ms: float = 250.0
     client_startup_timeout_s: float = 300.0
+    cpu_shares: int | None = None
 
     def log_folder(self, number: int) -> Path:
         """Where logs and the journal of a trial lie."""
