@@ -22,6 +22,7 @@ from sweep.calibrated import auto_rate, calibration_lines
 from sweep.cluster import first_line
 from sweep.confirm import Confirmed, recommended
 from sweep.console import View
+from sweep.copies import copies_of
 from sweep.crew import Crew
 from sweep.desk import Desk
 from sweep.earlier import earlier_trials
@@ -44,7 +45,7 @@ from sweep.recommend import Recommendation, not_for_production
 from sweep.reference import drift_notes, drifted
 from sweep.scheduler import RaceScheduler
 from sweep.searcher.tune_searcher import TuneSearcher
-from sweep.store import RemoteResults, StoredTrial, copy_missing, read_passed, read_trials
+from sweep.store import RemoteResults, StoredTrial, read_passed, read_trials
 from sweep.study_folder import StudyFolder
 from sweep.trainable import Worker, trial
 from sweep.trial import Finished, Phase, TrialKind, TrialSpec
@@ -141,8 +142,23 @@ def run_study(
     """Run what the plan still wants on the Ray that is up; everything is stored when this returns.
 
     `fleet`: the nodes of a cluster that was joined; `remote`: where trials are copied to. `checks` are called all the
-    time and may raise to end it. Raises ClusterLost when Ray fails; what was measured until then is stored, too.
+    time and may raise to end it. Raises ClusterLost when Ray fails; what was measured until then is stored, too, and
+    UserError, before anything is launched, for a `study.optuna_storage` that cannot be used.
     """
+    with copies_of(prepared, plan.finished, remote, view.say) as copy:
+        return _run(prepared, plan, folder, gpus, view, checks, fleet, copy)
+
+
+def _run(
+    prepared: Prepared,
+    plan: StudyPlan,
+    folder: StudyFolder,
+    gpus: Gpus,
+    view: View,
+    checks: Sequence[Callable[[], None]],
+    fleet: Fleet | None,
+    copy: Callable[[Finished], None],
+) -> StudyOutcome:
     devices = gpus.devices if prepared.setup.uses_gpus else ()
     worker = Worker(
         setup=prepared.setup,
@@ -159,7 +175,7 @@ def run_study(
     tuner = tune.Tuner(
         tune.with_resources(tune.with_parameters(trial, worker=worker), _resources),
         tune_config=tune.TuneConfig(
-            search_alg=_searcher(prepared, plan, folder, view, worker, desk, crew, remote),
+            search_alg=_searcher(prepared, plan, folder, view, worker, desk, crew, copy),
             scheduler=RaceScheduler(desk, prepared.setup.log_folder, *([] if crew is None else [crew.stranded])),
             num_samples=-1,
             reuse_actors=True,  # a worker's start costs seconds and nothing of a trial stays in it
@@ -192,7 +208,7 @@ def _searcher(
     worker: Worker,
     desk: Desk | None,
     crew: Crew | None,
-    remote: RemoteResults | None,
+    copy: Callable[[Finished], None],
 ) -> TuneSearcher:
     """The plan behind Ray's searcher, with what to do and to say when a trial starts, ends or is lost."""
 
@@ -212,8 +228,7 @@ def _searcher(
         view.started(spec)
 
     def ended(finished: Finished) -> None:
-        if remote is not None:
-            copy_missing(remote, folder.path, view.say)
+        copy(finished)
         view.ended(finished)
         if crew is not None:
             crew.ended(finished)

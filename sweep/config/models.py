@@ -154,6 +154,11 @@ class StudySection(Section):
         le=1,
         description="Share of what the gate would refuse that is launched all the same, to see how often it is right.",
     )
+    optuna_storage: Text | None = Field(
+        None,
+        description="Database that optuna-dashboard reads, which each trial of the search is also written to: "
+        "`postgresql+psycopg://user@host/name`, its password in the environment (PGPASSWORD). Nothing is read from it.",
+    )
     max_retries: int = Field(2, ge=0, le=20, description="Further attempts at a trial after a passing fault.")
     retry_wait_s: float = Field(10.0, ge=0, description="Wait before another attempt.")
     stop_after_same_failure: int = Field(

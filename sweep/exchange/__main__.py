@@ -3,7 +3,7 @@
 `import-params`: the grid of `vllm bench sweep serve` (`--serve-params`, `--bench-params`) as a study file.
 `export-params`: today's and the recommended flags of a study as such a file, or its load.
 `import-results`: a folder of its results as a study that `sweep.report` ranks.
-`optuna`: a study as an Optuna journal file, for optuna-dashboard.
+`optuna`: a study as an Optuna journal file, or in a database, for optuna-dashboard.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _optuna(given: argparse.Namespace) -> list[str]:
     source = open_source(given.study)
     report = make_report(source)
     scores = {one.number: None if one.score is None else one.score.value for one in report.trials}
-    count = write_storage(source.trials, scores, given.file, source.study)
-    return [f"{given.file}: {count} trials", f"optuna-dashboard {given.file}"]
+    count = write_storage(source.trials, scores, given.target, source.study)
+    return [f"{given.target}: {count} trials", f"optuna-dashboard {given.target}"]
 
 
 def _place(option: str, text: str | None, names: Sequence[str]) -> int:
@@ -159,9 +159,9 @@ def _parser() -> LineParser:
     )
     one.set_defaults(run=_import_results)
 
-    one = commands.add_parser("optuna", help="a study as a journal file of Optuna, for optuna-dashboard")
+    one = commands.add_parser("optuna", help="a study as an Optuna storage, for optuna-dashboard")
     one.add_argument("study", metavar="STUDY")
-    one.add_argument("file", type=Path, metavar="FILE")
+    one.add_argument("target", metavar="FILE", help="a new journal file, or a database: postgresql+psycopg://...")
     one.set_defaults(run=_optuna)
     return parser
 
