@@ -128,10 +128,14 @@ class Crew:
         return (found or {}).get("Address", {}).get("NodeID") or None
 
 
-def join(prepared: Prepared, folder: StudyFolder, say: Callable[[str], None]) -> tuple[Prepared, Fleet]:
-    """The nodes of the cluster that take part, and the study with what they are, recorded. Raises UserError."""
-    fleet = Fleet.gather(prepared, folder.holder(folder.path), say)
-    prepared = replace(prepared, fingerprint=fleet.fingerprint(prepared.fingerprint))
+def join(
+    prepared: Prepared, folder: StudyFolder, say: Callable[[str], None], *, group: str | None = None
+) -> tuple[Prepared, Fleet]:
+    """The nodes of the cluster that take part, and the study with what they are, recorded. `group`: the only nodes that
+    may. Raises UserError."""
+    fleet = Fleet.gather(prepared, folder.holder(folder.path), say, group=group)
+    setup = replace(prepared.setup, dialect=fleet.dialect(prepared.setup.dialect))
+    prepared = replace(prepared, setup=setup, fingerprint=fleet.fingerprint(prepared.fingerprint))
     for line in folder.adopt(prepared.fingerprint, prepared.config.model_dump(mode="json"), prepared.redactor):
         say(line)
     return prepared, fleet

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import time
 import uuid
@@ -28,7 +29,7 @@ from sweep.desk import Desk
 from sweep.earlier import earlier_trials
 from sweep.equivalence import Findings, findings
 from sweep.errors import ClusterLost, HostError
-from sweep.fleet import Fleet, needs_of
+from sweep.fleet import Fleet, holds_for, needs_of
 from sweep.front import Front, make_front
 from sweep.gate import Tally, tally
 from sweep.gpu import Gpus
@@ -303,7 +304,12 @@ def anything_left(plan: StudyPlan) -> bool:
 
 
 def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> StudyOutcome:
-    """The recommendation of all that is stored, written to `best.yaml` and the files of production."""
+    """The recommendation of all that is stored, written to `best.yaml` and the files of production.
+
+    What it was measured on is what the record says: on a cluster, nodes that may not be there any more.
+    """
+    fingerprint = StudyFolder.recorded(prepared.setup.folder) or prepared.fingerprint
+    prepared = dataclasses.replace(prepared, fingerprint=fingerprint)
     known = {one.number: one for one in earlier_trials(prepared)}
     objective = prepared.setup.objective
     confirmed = jury_of(prepared).confirmed(known)
@@ -333,5 +339,5 @@ def conclude(prepared: Prepared, stop_reason: str | None, *, failed: bool) -> St
         production,
         gate_tally(prepared, known),
         findings(known.values(), equivalence_rules(prepared)) if prepared.config.study.equivalence else Findings(),
-        tuple(drift_notes(known)),
+        (*([holds_for(prepared.fingerprint)] if prepared.config.resources.group_by else []), *drift_notes(known)),
     )

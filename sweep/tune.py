@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, NoReturn
@@ -23,8 +23,9 @@ from sweep.ending import finish, to_stderr
 from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, UserError
 from sweep.exporter import metrics_endpoint
-from sweep.fleet import check_accelerator, needs_of, without_devices
+from sweep.fleet import Group, check_accelerator, needs_of
 from sweep.gpu import Gpus
+from sweep.groups import elsewhere, find_groups, of_group, run_groups
 from sweep.interrupts import Interrupts, Stopped
 from sweep.notify import STOPPED
 from sweep.options import PlainCommand, budget_s, trials_in_all
@@ -58,6 +59,9 @@ def main(
     ray_address: Annotated[
         str | None, typer.Option(help="Join this Ray cluster, such as auto, instead of starting a local one.")
     ] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of a study with resources.group_by: this group of nodes alone.")
+    ] = None,
     time_budget: Annotated[
         str | None,
         typer.Option(help="Start no trial that would end later than this from now, and cut one that does: 8h, 90m."),
@@ -88,13 +92,58 @@ def main(
             config = config.model_copy(update={"study": config.study.model_copy(update=update)})
         time_left_s = deadline_clock(budget_s(config, time_budget, deadline))
         how = {"dry_run": dry_run, "as_json": json_output, "salvage": salvage}
-        code = _run(config, study, time_left_s, address=ray_address, metrics_port=metrics_port, **how)
+        names = _groups(config, study, group, ray_address, metrics_port, dry_run=dry_run, salvage=salvage)
+        if len(names) > 1:
+            given = {"--time-budget": time_budget, "--deadline": deadline, "--trials": trials}
+            code = _each_group(names, config, study, ray_address or "", given, as_json=json_output, salvage=salvage)
+        else:
+            one = names[0].name if names else group
+            known = config if one is None else of_group(config, one)
+            code = _run(known, study, time_left_s, address=ray_address, metrics_port=metrics_port, group=one, **how)
     except UserError as error:
         _refuse(str(error))
     except Stopped as stopped:
         to_stderr(f"stopped by {stopped}; everything measured is kept, type the same command to go on")
         code = 128 + stopped.number
     raise typer.Exit(code)
+
+
+def _groups(
+    config: StudyConfig,
+    study: Path,
+    group: str | None,
+    address: str | None,
+    metrics_port: int | None,
+    *,
+    dry_run: bool,
+    salvage: bool,
+) -> tuple[Group, ...]:
+    """The groups of nodes that the study is to run on; none where it is one study. Raises UserError."""
+    grouped = config.resources.group_by is not None
+    if group is not None and not (grouped and address is not None):
+        raise UserError("--group is one of those that resources.group_by makes of a cluster: set it, and --ray-address")
+    if not grouped or group is not None or address is None or dry_run:
+        return ()
+    found = find_groups(config, study, address, salvage=salvage, say=to_stderr)
+    if metrics_port is not None and len(found) > 1:
+        raise UserError(f"--metrics-port is of one group: add --group, of {', '.join(one.name for one in found)}")
+    return found
+
+
+def _each_group(
+    groups: tuple[Group, ...],
+    config: StudyConfig,
+    study: Path,
+    address: str,
+    given: Mapping[str, str | None],
+    *,
+    as_json: bool,
+    salvage: bool,
+) -> int:
+    switches = [word for word, on in (("--json", as_json), ("--salvage", salvage)) if on]
+    values = [word for name, value in given.items() if value is not None for word in (name, value)]
+    command = [sys.executable, "-u", "-m", "sweep.tune", str(study), "--ray-address", address, *switches, *values]
+    return run_groups(groups, command, config.study.folder, config.study.name, as_json=as_json)
 
 
 def _run(
@@ -107,6 +156,7 @@ def _run(
     address: str | None,
     metrics_port: int | None,
     salvage: bool,
+    group: str | None,
 ) -> int:
     notices = Console(stderr=True, soft_wrap=True, highlight=False, markup=False)
     with Interrupts() as interrupts, Gpus() as gpus:
@@ -116,7 +166,7 @@ def _run(
         if dry_run:
             prepared = prepare_study(config, study, results / config.study.name, gpus, salvage=salvage)
             if address is not None:
-                prepared = dataclasses.replace(prepared, fingerprint=without_devices(prepared.fingerprint))
+                prepared = elsewhere(prepared, grouped=group is not None)
             _say_notices(notices, prepared)
             return _dry_run(prepared, study, address, gpus, interrupts, notices, as_json=as_json)
         remote = None if store is None else RemoteResults.open(store, config.study.name)
@@ -124,8 +174,8 @@ def _run(
             if remote is not None and (fetched := remote.fetch(folder.path)):
                 notices.print(f"{len(fetched)} trials that are not here were fetched from {remote}")
             prepared = prepare_study(config, study, folder.path, gpus, salvage=salvage)
-            if address is not None:  # what the devices of its nodes are is known when it is joined
-                prepared = dataclasses.replace(prepared, fingerprint=without_devices(prepared.fingerprint))
+            if address is not None:
+                prepared = elsewhere(prepared, grouped=group is not None)
             _say_notices(notices, prepared)
             with located(study):
                 for line in _take_over(prepared, folder):
@@ -142,6 +192,7 @@ def _run(
                     metrics_port=metrics_port,
                     notices=notices,
                     remote=remote,
+                    group=group,
                 )
             finally:
                 if remote is not None:
@@ -210,6 +261,7 @@ def _night(
     metrics_port: int | None,
     notices: Console,
     remote: RemoteResults | None = None,
+    group: str | None = None,
 ) -> int:
     config = prepared.config
     plan = make_plan(prepared, time_left_s=time_left_s)
@@ -232,7 +284,7 @@ def _night(
             with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
                 needed, fleet = config.most_gpus(), None
                 if address is not None:
-                    prepared, fleet = join(prepared, folder, notices.print)
+                    prepared, fleet = join(prepared, folder, notices.print, group=group)
                 else:
                     check_accelerator(config.resources.accelerator, [one.name or "" for one in gpus.devices])
                     plan.concurrent = room_for(needs_of(config), config.resources.concurrent_trials)

@@ -27,13 +27,15 @@ print(node.gcs_address, flush=True)
 sys.stdin.read()
 """
 _NODE = """
-import sys
+import os, sys
+if sys.argv[3]:
+    os.sched_setaffinity(0, {int(sys.argv[3])})
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 for tries_left in (2, 1, 0):  # Ray gives a node half a minute to come up: little where everything runs at once
     try:
         node = Node(RayParams(gcs_address=sys.argv[1], redis_address=sys.argv[1], node_name=sys.argv[2], num_cpus=2,
-            num_gpus=0, resources={"slot": 1}, object_store_memory=80 << 20, min_worker_port=0, max_worker_port=0,
+            num_gpus=0, resources={sys.argv[4]: 1}, object_store_memory=80 << 20, min_worker_port=0, max_worker_port=0,
             node_manager_port=0, include_log_monitor=False, dashboard_agent_listen_port=0), head=False,
             shutdown_at_exit=True, spawn_reaper=False)
         break
@@ -59,15 +61,25 @@ def hides() -> bool:
 
 @dataclass(slots=True)
 class Cluster:
-    """A head that takes no trials, and nodes of one `slot` each."""
+    """A head that takes no trials, and nodes of one `slot` each, or of what `add` says."""
 
     head: subprocess.Popen[str]
     address: str
     nodes: dict[str, tuple[subprocess.Popen[str], int]] = field(default_factory=dict)
 
-    def add(self, *names: str, hidden: Mapping[str, Sequence[Path]] | None = None) -> None:
-        """Start nodes, side by side, and wait until their Ray is up. `hidden`: folders that are empty to a node."""
-        started = {name: self._start(name, (hidden or {}).get(name, ())) for name in names}
+    def add(
+        self,
+        *names: str,
+        hidden: Mapping[str, Sequence[Path]] | None = None,
+        cpu: int | None = None,
+        resource: str = "slot",
+        within: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start nodes, side by side, and wait until their Ray is up. `hidden`: folders that are empty to a node; `cpu`:
+        the only one that they may use; `resource`: what they have one of; `within`: words before their command."""
+        last = ["" if cpu is None else str(cpu), resource]
+        started = {name: self._start(name, (hidden or {}).get(name, ()), last, within, env or {}) for name in names}
         for name, process in started.items():
             assert process.stdout is not None
             pid = process.stdout.readline().strip()
@@ -80,16 +92,18 @@ class Cluster:
         os.kill(pid, signal.SIGKILL)
         _end(process)
 
-    def _start(self, name: str, hidden: Sequence[Path]) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", _NODE, self.address, name]
+    def _start(
+        self, name: str, hidden: Sequence[Path], last: Sequence[str], within: Sequence[str], env: Mapping[str, str]
+    ) -> subprocess.Popen[str]:
+        words = [*within, sys.executable, "-c", _NODE, self.address, name, *last]
         if hidden:
             mounts = " && ".join(f"mount -t tmpfs none '{path}'" for path in hidden)
             words = ["unshare", "-m", "sh", "-c", f'{mounts} && exec "$@"', "sh", *words]
-        return _popen(words)
+        return _popen(words, **env)
 
 
-def _popen(words: list[str]) -> subprocess.Popen[str]:
-    env = environment(RAY_USAGE_STATS_ENABLED="0")
+def _popen(words: list[str], **extra: str) -> subprocess.Popen[str]:
+    env = environment(RAY_USAGE_STATS_ENABLED="0", **extra)
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
 

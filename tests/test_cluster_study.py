@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -115,3 +116,30 @@ def _scored_on_own_node(trials: tuple[StoredTrial, ...]) -> None:
     own = {one.node for one in trials if one.kind is TrialKind.NODE}
     assert home not in own
     assert {one.node for one in trials if one.kind is TrialKind.SEARCH} <= {home, *own}
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="nodes differ here by how many CPUs they have")
+def test_groups_of_nodes_are_studies_of_their_own(nodes: Cluster, tmp_path: Path) -> None:
+    content = fake_study.study(
+        tmp_path,
+        study={"trials": 2},
+        load={"num_prompts": 4, "warmup_prompts": 1},
+        resources={"cpus": 0.5, "custom": {"group": 1}, "group_by": "fingerprint"},
+    )
+    path = fake_study.write(tmp_path / "study.yaml", content)
+    nodes.add("broad", resource="group")
+    nodes.add("narrow", cpu=min(os.sched_getaffinity(0)), resource="group")
+    done = fake_study.tune(path, "--ray-address", nodes.address, timeout_s=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    folders = sorted((tmp_path / "results").iterdir())
+    assert len(folders) == 2, "and none that would mix them"
+    stored = {folder.name.removeprefix("night-"): read_trials(folder) for folder in folders}
+    assert {one.node for trials in stored.values() for one in trials} == {"broad", "narrow"}
+    for group, trials in stored.items():
+        assert [one.kind for one in trials] == [TrialKind.BASELINE, TrialKind.SEARCH]
+        assert len({one.node for one in trials}) == 1
+        said = [line.removeprefix(f"{group}: ") for line in done.stdout.splitlines() if line.startswith(f"{group}: ")]
+        assert any(line.startswith("this verdict is of nodes with ") for line in said)
+        (verdict,) = (line for line in done.stdout.splitlines() if line.startswith(f"{group} ("))
+        assert verdict.endswith(str(tmp_path / "results" / f"night-{group}"))

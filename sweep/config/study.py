@@ -190,6 +190,12 @@ class ResourcesSection(Section):
         None,
         description="Part of the name of the devices that trials run on, such as `A6000`; nodes with others take none.",
     )
+    group_by: Literal["fingerprint"] | None = Field(
+        None,
+        description="On a joined cluster whose nodes differ in devices, driver or vLLM: `fingerprint` makes a study of "
+        "each group of equal nodes, all at once, each with its own baseline, search and verdict, in `NAME-GROUP`. "
+        "Default: the largest group takes part, the other nodes are named and left out.",
+    )
     check_neighbours: bool = Field(
         True,
         description="Where several trials share a machine's devices, launch the baseline twice at a time once, and run "

@@ -26,7 +26,7 @@ from sweep.config import load
 from sweep.doctor.findings import Findings, as_json, print_findings
 from sweep.engines import prepare_study
 from sweep.errors import ClusterLost, HostError, UserError
-from sweep.fleet import choose, has_accelerator, needs_of, wanted_of
+from sweep.fleet import Group, choose, groups_of, has_accelerator, needs_of, wanted_of
 from sweep.gpu import Gpus
 from sweep.node import Fault, Wanted, faults_of, look
 from sweep.prepare import Prepared
@@ -136,12 +136,17 @@ def _cluster(prepared: Prepared, wanted: Wanted) -> Findings:
     if not able:
         return Findings((), idle, (Fault("the cluster", *_parts(none_fits(needs, nodes))),))
     looks = NodeLooks(wanted, prepared.setup.dialect).all_of(able)
-    choice = choose(tuple(looks.values()), needs, prepared.config.resources.accelerator)
-    apart = {name: why for name, why in choice.left_out.items() if not looks[name].faults}
+    accelerator = prepared.config.resources.accelerator
+    choice = choose(tuple(looks.values()), needs, accelerator)
+    groups: tuple[Group, ...] = ()
+    left_out = choice.left_out
+    if prepared.config.resources.group_by is not None:
+        groups, left_out = groups_of(tuple(looks.values()), accelerator)
+    apart = {name: why for name, why in left_out.items() if not looks[name].faults}
     faults = [fault for name in sorted(looks) for fault in looks[name].faults]
     if not choice.taking_part and not faults:
         faults = [Fault(name, why, "see resources.accelerator in the study file") for name, why in apart.items()]
-    return Findings(tuple(looks[name] for name in sorted(looks)), {**idle, **apart}, tuple(faults))
+    return Findings(tuple(looks[name] for name in sorted(looks)), {**idle, **apart}, tuple(faults), groups)
 
 
 def _parts(line: object) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from sweep.cluster import NodeLook
+from sweep.fleet import Group
 from sweep.node import Fault, NodeFacts
 
 _DASH = "-"
@@ -18,12 +19,13 @@ _DASH = "-"
 @dataclass(frozen=True, slots=True)
 class Findings:
     """`looks`: the nodes that were looked at, with their faults. `idle`: nodes that take no trials, and why.
-    `others`: faults of the whole, or of all nodes of a cluster.
+    `others`: faults of the whole, or of all nodes of a cluster. `groups`: those that `resources.group_by` makes.
     """
 
     looks: tuple[NodeLook, ...]
     idle: Mapping[str, str]
     others: tuple[Fault, ...]
+    groups: tuple[Group, ...] = ()
 
     @property
     def faults(self) -> tuple[Fault, ...]:
@@ -36,6 +38,8 @@ def print_findings(console: Console, findings: Findings) -> None:
     """The table, the nodes that take no trials, a line for each fault, and a last line that says how it stands."""
     if findings.looks:
         console.print(_table(findings.looks))
+    for group in findings.groups:
+        console.print(f"group {group.name}: {group.describe()}", soft_wrap=True)
     for name, why in findings.idle.items():
         console.print(f"{name} takes no trials: {why}", soft_wrap=True)
     for fault in findings.faults:
@@ -88,15 +92,17 @@ def _gib(value: float | None) -> str:
 
 
 def as_json(findings: Findings) -> dict[str, Any]:
-    """The same with every fact: `nodes`, `idle`, `faults` and `fit`."""
+    """The same with every fact: `nodes`, `idle`, `groups`, `faults` and `fit`."""
     return {
         "fit": not findings.faults,
         "nodes": [_node(one) for one in findings.looks],
         "idle": dict(findings.idle),
+        "groups": {group.name: [one.node.name for one in group.nodes] for group in findings.groups},
         "faults": [asdict(fault) for fault in findings.faults],
     }
 
 
 def _node(one: NodeLook) -> dict[str, Any]:
-    facts = None if one.facts is None else {k: v for k, v in asdict(one.facts).items() if k != "resting"}
+    every = {} if one.facts is None else asdict(one.facts)
+    facts = {name: value for name, value in every.items() if name not in ("resting", "dialect")} or None
     return {"name": one.node.name, "id": one.node.id, "here": one.node.here, "skew_s": one.skew_s, "facts": facts}

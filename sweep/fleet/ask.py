@@ -33,7 +33,8 @@ def wanted_of(prepared: Prepared, holder: str) -> Wanted:
         client_command=setup.client_command,
         server_env=setup.server_env,
         flags=tuple(dict.fromkeys([*config.serve.flags, *config.search_space.parameters])),
-        vllm=fingerprint.vllm,
+        vllm=setup.dialect.version if fingerprint.vllm is None else fingerprint.vllm,
+        any_vllm=config.resources.group_by is not None,
         own_vllm=config.serve.command is None,
         model=setup.model,
         model_sha256=fingerprint.model_sha256,
@@ -49,10 +50,22 @@ def wanted_of(prepared: Prepared, holder: str) -> Wanted:
     )
 
 
-def without_devices(fingerprint: Fingerprint) -> Fingerprint:
-    """The fingerprint of a study whose trials run elsewhere: of the driver's own machine it says nothing."""
+def holds_for(fingerprint: Fingerprint) -> str:
+    """The line below the verdict of one group of nodes: what it is of."""
+    kinds = " and ".join(dict.fromkeys(fingerprint.gpus or ()))
+    machine = f"{kinds}, driver {fingerprint.driver}" if kinds else fingerprint.cpu_model or "no GPU"
+    cores = "" if kinds or fingerprint.cpu_cores is None else f", {fingerprint.cpu_cores} cores"
+    return f"this verdict is of nodes with {machine}{cores}, vLLM {fingerprint.vllm or 'not known'}, and of no others"
+
+
+def without_devices(fingerprint: Fingerprint, *, grouped: bool = False) -> Fingerprint:
+    """The fingerprint of a study whose trials run elsewhere: of the driver's own machine it says nothing.
+
+    `grouped`: nor of the driver's vLLM, since a group of nodes may have another.
+    """
     return dataclasses.replace(
         fingerprint,
+        vllm=None if grouped else fingerprint.vllm,
         torch=None,
         python=None,
         cuda=None,

@@ -11,6 +11,7 @@ from typing import Self
 from sweep.cluster import ClusterNode, Needs, NodeLook, NodeLooks, alive_nodes, none_fits
 from sweep.errors import ClusterLost, HostError
 from sweep.fingerprint import Fingerprint
+from sweep.flags import Dialect
 from sweep.fleet.ask import needs_of, wanted_of
 from sweep.fleet.choose import choose, has_accelerator
 from sweep.node import NodeFacts
@@ -25,12 +26,19 @@ _LEAST_WAIT_S = 60.0
 
 
 class Fleet:
-    """Made by `gather`. `say` hears what a person should know of the nodes."""
+    """Made by `gather`. `say` hears what a person should know of the nodes. `group`: the only one that takes part."""
 
     def __init__(
-        self, looks: NodeLooks, needs: Needs, accelerator: str | None, say: Callable[[str], None], wait_s: float
+        self,
+        looks: NodeLooks,
+        needs: Needs,
+        accelerator: str | None,
+        say: Callable[[str], None],
+        wait_s: float,
+        group: str | None = None,
     ) -> None:
         self._looks, self._needs, self._accelerator, self._say = looks, needs, accelerator, say
+        self._group = group
         self._wait_s = max(wait_s, _LEAST_WAIT_S)
         self._members: dict[str, NodeLook] = {}
         self._known: set[str] = set()
@@ -41,7 +49,7 @@ class Fleet:
         self.left_out: dict[str, str] = {}
 
     @classmethod
-    def gather(cls, prepared: Prepared, holder: str, say: Callable[[str], None]) -> Self:
+    def gather(cls, prepared: Prepared, holder: str, say: Callable[[str], None], *, group: str | None = None) -> Self:
         """The fit nodes of one fingerprint of the cluster that is joined, all looked at before this returns.
 
         Raises HostError where none can take a trial, after `resources.wait_for_nodes`.
@@ -49,7 +57,7 @@ class Fleet:
         resources = prepared.config.resources
         wait_s = resources.wait_for_nodes or 0.0
         looks = NodeLooks(wanted_of(prepared, holder), prepared.setup.dialect)
-        fleet = cls(looks, needs_of(prepared.config), resources.accelerator, say, wait_s)
+        fleet = cls(looks, needs_of(prepared.config), resources.accelerator, say, wait_s, group)
         until_s = time.monotonic() + wait_s
         seen: dict[str, NodeLook] = {}
         while True:
@@ -87,6 +95,7 @@ class Fleet:
         alone = len(every) == 1
         return dataclasses.replace(
             known,
+            vllm=first.vllm if known.vllm is None else known.vllm,
             gpus=gpus,
             driver=first.driver,
             cuda=first.cuda,
@@ -98,6 +107,11 @@ class Fleet:
             kernel=first.kernel if alone else None,
             hostname=first.hostname if alone else None,
         )
+
+    def dialect(self, known: Dialect) -> Dialect:
+        """What the vLLM of the nodes accepts: `known`, unless theirs is another version and told."""
+        own = next((one.facts.dialect for one in self._members.values() if one.facts is not None), None)
+        return known if own is None or own.version == known.version else own
 
     def refresh(self) -> bool:
         """Look for nodes that died or joined; to be called often. True when the nodes that take trials changed.
@@ -158,7 +172,7 @@ class Fleet:
 
     def take(self, looks: tuple[NodeLook, ...], like: NodeFacts | None = None) -> bool:
         """Let those that are fit and alike take part, name the others; whether any takes part. `like`: see `choose`."""
-        choice = choose(looks, self._needs, self._accelerator, like)
+        choice = choose(looks, self._needs, self._accelerator, like, self._group)
         taking = list(choice.taking_part)
         # The machine where the command is typed was checked by all that came before: what is scarce there is said.
         if not taking and not self._members and len(looks) == 1 and self._only_scarce(looks[0]):

@@ -46,7 +46,7 @@ def _software(facts: NodeFacts, wanted: Wanted) -> Iterator[tuple[str, str]]:
         yield f"{wanted.server_command[0]!r} is no program there", "install it at the same path, or set serve.command"
     elif wanted.vllm is not None and facts.vllm is None:
         yield "its vLLM does not tell its version", f"install vLLM {wanted.vllm} there"
-    elif wanted.vllm is not None and facts.vllm != wanted.vllm:
+    elif wanted.vllm is not None and facts.vllm != wanted.vllm and not wanted.any_vllm:
         yield f"vLLM {facts.vllm}, but the study was checked with {wanted.vllm}", f"install {wanted.vllm} there"
     elif facts.unknown_flags:
         yield f"its vLLM has no flag {', '.join(facts.unknown_flags)}", "install the driver's vLLM there"

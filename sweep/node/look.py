@@ -61,6 +61,7 @@ def look(wanted: Wanted, dialect: Dialect | None = None, *, starts_ray: bool = F
             kernel=platform.release(),
             shared=shares(wanted.folder, wanted.holder),
             resting=gpus.baseline() if devices else (),
+            dialect=known,
         )
 
 

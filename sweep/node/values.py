@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sweep.flags import Dialect
 from sweep.gpu import DeviceMemory
 
 
@@ -14,8 +15,9 @@ class Wanted:
     """What a study needs of a machine that runs its trials. None is "not known here", and asks nothing.
 
     `flags` are names of server flags that the study sets or searches; `vllm` is the version that the study was checked
-    with. `gpus` are the devices of its largest trial, `files` the descriptors a load may need. `folder` is the study's,
-    and `holder` the content of its lock: whoever reads the same there shares the folder.
+    with, of which the machine may have another with `any_vllm`. `gpus` are the devices of its largest trial, `files`
+    the descriptors a load may need. `folder` is the study's, and `holder` the content of its lock: whoever reads the
+    same there shares the folder.
     """
 
     server_command: tuple[str, ...]
@@ -36,6 +38,7 @@ class Wanted:
     folder: Path
     holder: str
     vllm_timeout_s: float = 90.0
+    any_vllm: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class NodeFacts:
     """What a machine says of itself. None: it could not be told.
 
     `unknown_flags` are those of `Wanted.flags` that its vLLM does not list. `resting` is the memory of its devices with
-    nobody on them. `shared`: whether it sees and may write the study's folder.
+    nobody on them. `shared`: whether it sees and may write the study's folder. `dialect`: what its vLLM accepts.
     """
 
     hostname: str
@@ -70,3 +73,4 @@ class NodeFacts:
     kernel: str
     shared: bool
     resting: tuple[DeviceMemory, ...] = field(default=())
+    dialect: Dialect | None = None

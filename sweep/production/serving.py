@@ -82,6 +82,8 @@ def serving(prepared: Prepared, flags: Flags, provenance: Provenance, *, prefix_
     shown = tuple(words for words in groups if words)
     env, secrets = _environment(setup.server_env, redactor)
     secrets += tuple(v for name in content.withheld if (v := _SECRET_VARIABLES.get(name)) and v not in secrets)
+    # A group of nodes may have another than the driver, whose this is while no node is joined.
+    version = setup.dialect.version if prepared.config.resources.group_by is None else prepared.fingerprint.vllm
     # `vllm serve` of the CPU build does not start without what sweep.vllm_cpu does for it.
     installed = setup.is_installed_vllm and "sweep.vllm_cpu" not in setup.server_command
     return Serving(
@@ -96,7 +98,7 @@ def serving(prepared: Prepared, flags: Flags, provenance: Provenance, *, prefix_
         secrets=secrets,
         mounts=_mounts([setup.model, *(word for words in shown for word in words)]),
         gpus=prepared.config.gpus(flags) if setup.uses_gpus else 0,
-        image=image_of(setup.dialect.version, gpus=setup.uses_gpus),
+        image=image_of(version, gpus=setup.uses_gpus),
         own_command=not setup.is_installed_vllm,
         startup_timeout_s=setup.startup_timeout_s,
         stop_timeout_s=setup.stop_timeout_s,

@@ -80,6 +80,14 @@ class StudyFolder:
         return remarks
 
     @staticmethod
+    def recorded(path: Path) -> Fingerprint | None:
+        """What `adopt` wrote last at `path`; None where there is nothing that can be read."""
+        try:
+            return Fingerprint.from_json((path / "fingerprint.json").read_text())
+        except (OSError, ValueError, TypeError):
+            return None
+
+    @staticmethod
     def look(path: Path) -> None:
         """Whether `open` could make and write the folder at `path`, without making it. Raises HostError as it would."""
         there = next(place for place in (path, *path.absolute().parents) if place.exists())
@@ -94,11 +102,8 @@ class StudyFolder:
 
         Raises UserError where they cannot be compared with new ones. A fingerprint that cannot be read says nothing.
         """
-        try:
-            known = Fingerprint.from_json((path / "fingerprint.json").read_text())
-        except (OSError, ValueError, TypeError):
-            return ()
-        return _compared(path, known, fingerprint)
+        known = StudyFolder.recorded(path)
+        return () if known is None else _compared(path, known, fingerprint)
 
     @staticmethod
     def holder(path: Path) -> str:
