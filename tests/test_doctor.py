@@ -38,7 +38,7 @@ def test_faults_are_one_line_each_below_a_table(tmp_path: Path, capsys: pytest.C
     out = capsys.readouterr().out.splitlines()
     assert out[0].split()[:3] == ["node", "vLLM", "GPUs"]
     faults = [line for line in out if line.startswith("this machine: ")]
-    assert any(line.startswith("this machine: a trial needs 99 GPUs and 1 CPUs, but") for line in faults)
+    assert any(line.startswith("this machine: a trial needs 99 GPUs and 1 CPU, but") for line in faults)
     assert any("resources.accelerator is H100, its devices are" in line for line in faults)
     assert out[-1] == f"{len(faults)} to be mended"
 
@@ -59,7 +59,10 @@ def test_what_tune_would_refuse_is_refused(tmp_path: Path, capsys: pytest.Captur
         ({"custom": {"GPU": 1}}, "resources.custom.GPU: has a key of its own: cpus, gpus, memory_gib"),
         ({"custom": {"nvme": 0}}, "resources.custom.nvme: must be above zero"),
         ({"memory_gib": -1}, "resources.memory_gib: "),
-        ({"custom": {"nvme": 1}}, "this machine: a trial needs 0 GPUs, 1 CPUs and 1 nvme, but the cluster has"),
+        (
+            {"custom": {"nvme": 1}},
+            "this machine: a trial needs 0 GPUs, 1 CPU and 1 nvme, but this machine has 0 GPUs, ",
+        ),
     ],
 )
 def test_resources(tmp_path: Path, capsys: pytest.CaptureFixture[str], resources: dict[str, Any], words: str) -> None:

@@ -207,7 +207,7 @@ class TestDryRunOfAStudyThatGoesOn:
 
     @pytest.mark.parametrize(
         ("resources", "words"),
-        [({"gpus": 99}, "99 GPUs and 1 CPUs"), ({"gpus": 0, "cpus": 5000}, "0 GPUs and 5000 CPUs")],
+        [({"gpus": 99}, "99 GPUs and 1 CPU"), ({"gpus": 0, "cpus": 5000}, "0 GPUs and 5000 CPUs")],
         ids=["gpus", "cpus"],
     )
     def test_a_machine_that_is_too_small(self, tmp_path: Path, resources: dict[str, Any], words: str) -> None:
@@ -220,7 +220,7 @@ class TestDryRunOfAStudyThatGoesOn:
         assert done.exit_code == 2
         assert "nothing was launched" in done.stdout  # the commands are seen on any machine
         line = done.stderr.splitlines()[-1]
-        assert line.startswith(f"sweep: a trial needs {words}, but the cluster has ")
+        assert line.startswith(f"sweep: a trial needs {words}, but this machine has ")
         assert line.endswith("; see resources in the study file")
 
 

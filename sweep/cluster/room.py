@@ -34,10 +34,19 @@ class Needs:
         return min((int(have.get(name, 0.0) / amount + 1e-9) for name, amount in self.bundle().items()), default=10**6)
 
     def words(self) -> str:
-        """The same for a person: `4 GPUs, 1 CPUs and 64 GiB of memory`."""
-        parts = [f"{self.gpus} GPUs", f"{self.cpus:g} CPUs"]
-        parts += [] if self.memory_gib is None else [f"{self.memory_gib:g} GiB of memory"]
-        parts += [f"{amount:g} {name}" for name, amount in self.custom.items()]
+        """The same for a person: `4 GPUs, 1 CPU and 64 GiB of memory`."""
+        return self._counted(self.gpus, self.cpus, f"{self.memory_gib or 0:g}", self.custom)
+
+    def words_had(self, have: Mapping[str, float]) -> str:
+        """What a node has of each of them, with the units."""
+        custom = {name: have.get(name, 0.0) for name in self.custom}
+        memory_gib = have.get("memory", 0.0) / 2**30
+        return self._counted(have.get("GPU", 0.0), have.get("CPU", 0.0), f"{memory_gib:.0f}", custom)
+
+    def _counted(self, gpus: float, cpus: float, memory_gib: str, custom: Mapping[str, float]) -> str:
+        parts = [f"{gpus:g} GPU{'' if gpus == 1 else 's'}", f"{cpus:g} CPU{'' if cpus == 1 else 's'}"]
+        parts += [] if self.memory_gib is None else [f"{memory_gib} GiB of memory"]
+        parts += [f"{amount:g} {name}" for name, amount in custom.items()]
         return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
     def words_of(self, have: Mapping[str, float]) -> str:
@@ -63,7 +72,7 @@ def none_fits(needs: Needs, nodes: Sequence[ClusterNode]) -> str:
     """The line of a trial that no node of these could ever take."""
     mend = "see resources in the study file"
     if len(nodes) == 1:
-        return f"a trial needs {needs.words()}, but the cluster has {needs.words_of(nodes[0].have)}; {mend}"
+        return f"a trial needs {needs.words()}, but {nodes[0].name} has {needs.words_had(nodes[0].have)}; {mend}"
     best = sorted(nodes, key=lambda node: (-node.have.get("GPU", 0.0), -node.have.get("CPU", 0.0), node.name))
     named = [f"{node.name} {needs.words_of(node.have)}" for node in best[:_NAMED_NODES]]
     more = f" and {len(best) - _NAMED_NODES} nodes with less" if len(best) > _NAMED_NODES else ""
