@@ -245,6 +245,7 @@ MODEL_LEN = ("    max_model_len: 4096", "serve.flags.max_model_len")
             "19: load.held_out_share",
             "must be below 1, not 30; 30 % is 0.3",
         ),
+        ("[16, 32, null]", "[16, 16.0]", "14: search_space.parameters.block-size.values.1", "16.0 stands twice"),
         ("  trials: 12", "  trials: 012", "3: study.trials", "in base 8; write it without the zero in front"),
         (
             "  trials: 12",
@@ -361,6 +362,11 @@ class TestLocated:
 )
 def test_what_is_no_study_file_is_said_in_one_line(text: str) -> None:
     assert "night.yaml" in str(refusal(text))
+
+
+def test_what_is_no_number_is_not_to_be_written_without_quotes() -> None:
+    text = str(refusal(GOOD + "load: {max_concurrency: inf}\n"))
+    assert text.endswith("load.max_concurrency: needs a whole number, not 'inf'")
 
 
 def test_aliases_that_repeat_without_measure_are_cut_short() -> None:

@@ -46,7 +46,9 @@ class TestRoom:
         needs = Needs(1, 0.5, 64.0, {"nvme": 1.0})
         assert needs.bundle() == {"CPU": 0.5, "GPU": 1.0, "memory": 64 * 2.0**30, "nvme": 1.0}
         assert needs.fits({"CPU": 8, "GPU": 4, "memory": 200 * 2.0**30, "nvme": 2}) == 2
-        with pytest.raises(HostError, match=r"64 GiB of memory and 1 nvme, but a has 4 GPUs, 8 CPUs, 32 GiB of memory and 0 nvme;"):
+        with pytest.raises(
+            HostError, match=r"64 GiB of memory and 1 nvme, but a has 4 GPUs, 8 CPUs, 32 GiB of memory and 0 nvme;"
+        ):
             room_for(needs, None, [node("a", CPU=8, GPU=4, memory=32 * 2.0**30)])
 
     def test_shares_of_a_cpu_add_up(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
@@ -124,6 +125,8 @@ def hint(kind: str, value: Any) -> str:
             number = float(value)
         except ValueError:
             return _without_unit(value)
+        if not math.isfinite(number):
+            return ""
         # YAML reads 1e-4 as text: its numbers need a point.
         written = int(number) if number.is_integer() else f"{number:.12f}".rstrip("0")
         return f"; write {written}, without quotes"

@@ -279,8 +279,9 @@ class Choice(Section):
     @field_validator("values")
     @classmethod
     def _distinct(cls, values: tuple[Flag, ...]) -> tuple[Flag, ...]:
-        # 8 and "8" are one command line.
-        spelled = [("switch", v) if isinstance(v, bool) or v is None else ("value", str(v)) for v in values]
+        # 8, 8.0 and "8" are one command line.
+        plain = [int(v) if isinstance(v, float) and v.is_integer() else v for v in values]
+        spelled = [("switch", v) if isinstance(v, bool) or v is None else ("value", str(v)) for v in plain]
         for place, one in enumerate(spelled):
             if one in spelled[:place]:
                 raise Mistake(f"{shown(values[place])} stands twice", place)
