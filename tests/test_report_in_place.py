@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from reported import alike, append, flags, launch, measured, night, report_of, write
+from reported import alike, append, confirmed, flags, launch, measured, night, report_of, write
 
 from sweep.report import open_source
 from sweep.report.as_json import as_json
@@ -82,3 +82,15 @@ def test_a_best_that_was_measured_twice_is_confirmed_by_its_first_number(tmp_pat
     found = report_of(folder, weights={"p50_ttft_ms": 1.0})
     assert found.search_winner.number == 3
     assert (found.recommendation.number, found.recommendation.confirmed) == (1, True)
+
+
+def test_a_confirmation_stands_where_the_baseline_of_the_search_cannot_be_read(tmp_path: Path) -> None:
+    path = confirmed(tmp_path) / "requests" / "0000.parquet"
+    path.write_bytes(path.read_bytes()[:-20])
+    found = facts_of(open_source(str(tmp_path)))
+    assert (found.report.recommendation.number, found.report.recommendation.confirmed) == (1, True)
+    assert found.costs is not None
+    assert [one.name for one in found.report.changed] == ["max-num-seqs"]
+    page = as_html(found)
+    assert "✓ confirmed on fresh servers" in page
+    assert "trial 0 has no place" in page
