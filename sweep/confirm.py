@@ -29,8 +29,8 @@ BASELINE = 0
 class Confirmed:
     """A verdict with the configurations it is about. `recommended`: the winner, or what the soak left of it; None where
     today's flags stay. `soaked`: whether the recommended flags survived the soak, None where there was none.
-    `in_place_of`: of a configuration the trials of the search that it was launched for, best first: their flags are the
-    same to the engine and further from today's.
+    `in_place_of`: of a configuration that the search never tried, the best trial of the search that it was launched
+    for: one whose flags are the same to the engine and further from today's.
     """
 
     verdict: Verdict
@@ -38,12 +38,12 @@ class Confirmed:
     recommended: int | None
     soaked: bool | None
     note: str = ""
-    in_place_of: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    in_place_of: Mapping[int, int] = field(default_factory=dict)
 
-    def speaks_for(self, number: int, flags: Flags) -> bool:
-        """Whether the flags of that trial of the search were launched again, as they stand or nearer to today's."""
+    def speaks_for(self, flags: Flags) -> bool:
+        """Whether these flags, the best of a search, were launched again: as they stand or nearer to today's."""
         launched = any(flags_key(one) == flags_key(flags) for one in self.flags.values())
-        return launched or any(number in numbers for numbers in self.in_place_of.values())
+        return launched or _launched_for(flags, self.flags) is not None
 
 
 @dataclass(slots=True)
@@ -126,8 +126,7 @@ class Jury:
         flags = {keys[flags_key(one.flags)]: one.flags for one in launches}
         found = configurations(finished.values())
         scores = {number: pooled(looks).score for number, looks in found.items() if number in flags}
-        for key, (best, *_) in _in_place_of(finished, flags).items():
-            scores.setdefault(key, pooled(found[best]).score)
+        scores |= {key: pooled(found[best]).score for key, best in _in_place_of(finished, flags).items()}
         verdict = judge(
             figures,
             self.objective,
@@ -166,25 +165,31 @@ class Jury:
         return self._figures[one.number, key]
 
 
-def _in_place_of(finished: Mapping[int, Finished], flags: Mapping[int, Flags]) -> dict[int, tuple[int, ...]]:
-    """See `Confirmed`. Told by the flags alone, so that a record can say it where nobody knows the device's memory:
-    what is launched in place of a trial differs in limits only, each as today's flags have it, or less memory."""
-    launched = {flags_key(one) for one in flags.values()}
-    found: dict[int, tuple[int, ...]] = {}
+def _in_place_of(finished: Mapping[int, Finished], flags: Mapping[int, Flags]) -> dict[int, int]:
+    """See `Confirmed`."""
+    launched, searched = {flags_key(one) for one in flags.values()}, configurations(finished.values())
+    found: dict[int, int] = {}
     for one in ranked(finished.values()):
-        if flags_key(one.flags) in launched or BASELINE not in flags:
-            continue
-        near = [
-            (len(names), key)
-            for key, other in flags.items()
-            if key != BASELINE
-            and (names := changed(one.flags, other))
-            and all(_nearer(name, one.flags, other, flags[BASELINE]) for name in names)
-        ]
-        if near:
-            _, key = min(near)
-            found[key] = (*found.get(key, ()), one.number)
+        key = None if flags_key(one.flags) in launched else _launched_for(one.flags, flags)
+        if key is not None and key not in searched:
+            found.setdefault(key, one.number)
     return found
+
+
+def _launched_for(searched: Flags, launched: Mapping[int, Flags]) -> int | None:
+    """The configuration that was launched in place of `searched`, if one was. Told by the flags alone, so that a record
+    can say it where nobody knows the device's memory: it differs in limits only, each as today's flags have it, or less
+    memory; of several the one that differs in the fewest."""
+    if BASELINE not in launched:
+        return None
+    near = [
+        (len(names), key)
+        for key, other in launched.items()
+        if key != BASELINE
+        and (names := changed(searched, other))
+        and all(_nearer(name, searched, other, launched[BASELINE]) for name in names)
+    ]
+    return min(near)[1] if near else None
 
 
 def _nearer(name: str, searched: Flags, launched: Flags, baseline: Flags) -> bool:

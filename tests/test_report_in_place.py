@@ -30,7 +30,7 @@ def test_the_winner_is_confirmed_in_every_form(tmp_path: Path) -> None:
     assert found.confirmed is not None
     assert (found.recommendation.number, found.recommendation.confirmed) == (11, True)
     assert found.recommendation.flags == LESS
-    assert found.confirmed.in_place_of == {11: (1,)}
+    assert found.confirmed.in_place_of == {11: 1}
     (believed,) = found.confirmed.verdict.shrinkage
     assert believed.key == 11
     assert believed.search_score == pytest.approx(0.5)
@@ -41,7 +41,7 @@ def test_the_winner_is_confirmed_in_every_form(tmp_path: Path) -> None:
         "and nearer to today's flags"
     )
     assert line in remarks(found)
-    assert as_json(found)["confirmation"]["in_place_of"] == {"11": [1]}
+    assert as_json(found)["confirmation"]["in_place_of"] == {"11": 1}
     page = as_html(facts_of(open_source(str(tmp_path))))
     assert "✓ confirmed on fresh servers" in page
     assert f"<p>{line.replace(chr(39), '&#x27;')}.</p>" in page
@@ -59,6 +59,22 @@ def test_flags_that_differ_otherwise_are_launched_in_place_of_nothing(tmp_path: 
     more = {**flags(1), "gpu-memory-utilization": 0.95}
     again = report_of(confirmed_in_place(tmp_path / "more", more), weights={"p50_ttft_ms": 1.0})
     assert (again.recommendation.number, again.recommendation.confirmed) == (1, False)
+
+
+def test_trials_that_were_not_among_the_best_are_nobodys_stand_in(tmp_path: Path) -> None:
+    folder = confirmed(tmp_path)  # trials 1 and 2
+    spec = TrialSpec(40, TrialKind.SEARCH, {**flags(1), "gpu-memory-utilization": 0.95})
+    append(folder, [measured(40, alike(95.0), spec=spec)])
+    found = report_of(folder)
+    assert found.confirmed is not None
+    assert found.confirmed.in_place_of == {}
+    assert not [line for line in remarks(found) if "in place of" in line]
+    # The best of all is the same to the engine as one that was tried, too, and launched again.
+    best = TrialSpec(41, TrialKind.SEARCH, {**flags(1), "gpu-memory-utilization": 0.92})
+    append(folder, [measured(41, alike(45.0), spec=best)])
+    again = report_of(folder, weights={"p50_ttft_ms": 1.0})
+    assert again.search_winner.number == 41
+    assert (again.recommendation.number, again.recommendation.confirmed) == (1, True)
 
 
 def test_by_its_own_objective_a_study_that_went_on_keeps_what_it_confirmed(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _confirmation(confirmed: Confirmed) -> dict[str, Any]:
             for line in verdict.metrics
         ],
         "shrinkage": [dataclasses.asdict(one) | {"luck": one.luck} for one in verdict.shrinkage],
-        "in_place_of": {str(key): list(numbers) for key, numbers in confirmed.in_place_of.items()},
+        "in_place_of": {str(key): number for key, number in confirmed.in_place_of.items()},
     }
 
 

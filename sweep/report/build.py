@@ -75,7 +75,7 @@ class _Standing:
         if confirmed is None:
             return self.search
         best = next(iter(contending(self.known)), None)
-        spoken = best is None or confirmed.speaks_for(best.number, best.flags)
+        spoken = best is None or confirmed.speaks_for(best.flags)
         if spoken or self.search.verdict is Verdict.KEEP or (self.own and confirmed.recommended is not None):
             return recommended(confirmed)
         return self.search

@@ -78,7 +78,7 @@ def _found(report: Report) -> list[str]:
 def in_place_lines(report: Report) -> list[str]:
     """Which configurations were launched in place of a trial of the search, and in what they differ from it."""
     lines = []
-    for key, (number, *_) in ({} if report.confirmed is None else report.confirmed.in_place_of).items():
+    for key, number in ({} if report.confirmed is None else report.confirmed.in_place_of).items():
         assert report.confirmed is not None
         pairs = changed_flags(report.confirmed.flags[key], report.known[number].flags)
         words = ", ".join(f"{name} {flag_text(new)} instead of {flag_text(old)}" for name, (old, new) in pairs.items())

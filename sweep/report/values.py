@@ -159,8 +159,8 @@ class Report:
         found = next((trial for trial in self.trials if trial.number == number), None)
         if found is not None or number is None or self.confirmed is None or not self.recommendation.confirmed:
             return found
-        (best, *_) = self.confirmed.in_place_of.get(number, (None,))
-        return next((trial for trial in self.trials if trial.number == best), None)
+        meant = self.confirmed.in_place_of.get(number)
+        return next((trial for trial in self.trials if trial.number == meant), None)
 
     @property
     def baseline(self) -> RankedTrial | None:
