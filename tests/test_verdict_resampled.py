@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sweep.verdict.resampled import resampled_percentiles
+from sweep.verdict.resampled import Ranks
 
 
 @pytest.mark.parametrize("percentile", [0.5, 50.0, 95.0, 99.0, 99.9])
@@ -15,12 +15,11 @@ from sweep.verdict.resampled import resampled_percentiles
 def test_it_is_numpys_percentile_of_every_draw(owners: int, values: int, ties: bool, percentile: float) -> None:
     rng = np.random.default_rng([owners, values])
     numbers = rng.integers(1, 9, values).astype(float) if ties else rng.lognormal(3.0, 1.0, values)
-    order = np.argsort(numbers)
-    ascending, whose = numbers[order], rng.integers(0, owners, values)[order]
+    whose = rng.integers(0, owners, values)
     draws = rng.multinomial(owners, [1 / owners] * owners, size=20).astype(np.int32)
-    found = resampled_percentiles(ascending, whose, draws, percentile)
+    found = Ranks.of(numbers, whose, draws).percentile(percentile)
     for row, value in zip(draws, found, strict=True):
-        drawn = np.repeat(ascending, row[whose])
+        drawn = np.repeat(numbers, row[whose])
         if len(drawn):
             assert value == pytest.approx(np.percentile(drawn, percentile), rel=1e-12)
         else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from sweep.metric_table import Metric, parse_metric, rate_text, request_limits
 from sweep.metrics import enough_samples
 from sweep.records import RequestRecord
-from sweep.verdict.resampled import resampled_percentiles
+from sweep.verdict.resampled import Ranks
 
 Array = NDArray[np.float64]
 _PER_REQUEST = ("ttft", "tpot", "e2el")
@@ -125,17 +125,17 @@ def figures_of(
         sample = _pool([part for part, keep in zip(launch.rounds, chosen, strict=True) if keep], slo or {}, at)
         if sample is None:
             continue
-        draws = drawn[:, np.repeat(chosen, sizes)]
-        once = np.ones((1, draws.shape[1]), dtype=draws.dtype)
+        draws = _Drawn(sample, drawn[:, np.repeat(chosen, sizes)])
+        once = _Drawn(sample, np.ones((1, draws.times.shape[1]), dtype=np.int32))
         completed = int(sample.amounts["request_throughput_per_s"].sum())
         for column, metric in enumerate(metrics):
-            measured = float(_statistic(metric, sample, once)[0]) if metric.at == at else math.nan
+            measured = float(_statistic(metric, once)[0]) if metric.at == at else math.nan
             if metric.at == at and metric.percentile is not None and not enough_samples(metric.percentile, completed):
                 thin.add(metric.name)
             if math.isfinite(measured):
                 values[metric.name] = measured
                 if resamples:
-                    resampled[:, column] = _statistic(metric, sample, draws)
+                    resampled[:, column] = _statistic(metric, draws)
     return LaunchFigures(launch.key, launch.block, launch.order, loads, values, resampled, frozenset(thin))
 
 
@@ -176,8 +176,23 @@ def _pool(rounds: Sequence[RoundData], slo: Mapping[str, float], at: str | None)
     return _Sample(values, owners, amounts, durations_s)
 
 
-def _statistic(metric: Metric, sample: _Sample, draws: NDArray[np.int32]) -> Array:
-    """The metric for each row of `draws` (rows x requests: how often each request counts); NaN where not defined."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Drawn:
+    """A sample with `times` (rows x requests: how often each request counts); each latency is put in order once."""
+
+    sample: _Sample
+    times: NDArray[np.int32]
+    _ranks: dict[str, Ranks] = field(default_factory=dict)
+
+    def ranks(self, stem: str) -> Ranks:
+        if stem not in self._ranks:
+            self._ranks[stem] = Ranks.of(self.sample.values[stem], self.sample.owners[stem], self.times)
+        return self._ranks[stem]
+
+
+def _statistic(metric: Metric, drawn: _Drawn) -> Array:
+    """The metric for each row of what is drawn; NaN where it is not defined."""
+    sample, draws = drawn.sample, drawn.times
     if metric.stat == "rate":
         if metric.base not in sample.amounts:
             return np.full(len(draws), np.nan)
@@ -187,8 +202,7 @@ def _statistic(metric: Metric, sample: _Sample, draws: NDArray[np.int32]) -> Arr
     if not len(values):
         return np.full(len(draws), np.nan)
     if metric.percentile is not None:
-        order = np.argsort(values)
-        return resampled_percentiles(values[order], owner[order], draws, metric.percentile)
+        return drawn.ranks(metric.stem).percentile(metric.percentile)
     requests = draws.shape[1]
 
     def sums(weights: Array) -> Array:
