@@ -100,6 +100,7 @@ def _grandchildren(config: Config) -> None:
     if not spec:
         return
     pids = []
+    ready, say_ready = os.pipe()  # nobody hears of a grandchild before it takes signals as asked
     for _ in range(spec.get("count", 1)):
         pid = os.fork()
         if pid == 0:
@@ -108,11 +109,17 @@ def _grandchildren(config: Config) -> None:
             default = signal.SIG_IGN if spec.get("ignore_sigterm") else signal.SIG_DFL
             signal.signal(signal.SIGTERM, default)
             signal.signal(signal.SIGINT, default)
+            os.write(say_ready, b".")
+            os.close(ready)
+            os.close(say_ready)
             if spec.get("clear_env"):
                 os.execve(sys.executable, [sys.executable, "-S", "-c", _SLEEP_DEAF], {})
             while True:
                 time.sleep(60)
+        os.read(ready, 1)
         pids.append(pid)
+    os.close(ready)
+    os.close(say_ready)
     if "pid_file" in spec:
         with open(spec["pid_file"] + ".part", "w") as file:  # noqa: PTH123
             json.dump(pids, file)

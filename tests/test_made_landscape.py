@@ -48,7 +48,7 @@ def test_it_has_the_launches_of_the_real_one_and_a_third_of_its_points_fail(
 def test_it_has_cliffs_and_a_plateau(found: list[Landscape]) -> None:
     both = found[2]
     assert max(both.truth.values()) > 3 * both.best
-    page = {"gpu-memory-utilization": 0.15, "max-num-batched-tokens": 256}
+    page = {"gpu-memory-utilization": 0.13, "max-num-batched-tokens": 256}
     for seqs in (4, 8, 16):
         pair = [both.truth[flags_key({**page, "max-num-seqs": seqs, "block-size": size})] for size in (32, 64)]
         assert max(pair) < 1.15 * min(pair)
