@@ -37,11 +37,15 @@ def test_time_budget_starts_nothing_that_cannot_end_in_time(studies: Studies, tm
     results = results_of(study)
     first = studies.start(study, results, "--trials", "1")
     assert first.wait() == 0, first.text()
-    driver = studies.start(study, results, "--time-budget", f"{4 * read_trials(results)[0].total_s:.0f}s")
+    budget_s = round(4 * read_trials(results)[0].total_s)
+    driver = studies.start(study, results, "--time-budget", f"{budget_s}s")
     assert driver.wait() == 0, driver.text()
     assert last_line(driver) in (SHORT, OUT)  # the second only where a busy machine made a trial slower than before
     measured = [trial for trial in read_trials(results) if trial.metrics is not None]
-    assert 1 <= len(measured) <= 4  # of 50; tests/test_plan.py has the rule on a clock of its own
+    # As many of 50 as had the time, however fast this machine was then and now; tests/test_plan.py has the rule on a
+    # clock of its own.
+    assert 1 <= len(measured) < 50
+    assert sum(trial.total_s for trial in measured[1:]) <= budget_s
     # What is known of earlier trials counts from the first moment.
     again = studies.start(study, results, "--time-budget", "1s")
     assert again.wait() == 0
