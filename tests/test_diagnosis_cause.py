@@ -22,7 +22,7 @@ NAMELESS = (FailureClass.OTHER, FailureClass.UNKNOWN)
         ("429 Client Error: Too Many Requests for url", "401 Client Error: Too Many Requests for url", False),
         ("fault at 0x7f3a99001000 in pid 30011", "fault at 0x7c10 in pid 29", False),
         ("fault at 0x7f3a99001000 in pid 30011", "fault at 0x7c10 in pid 29123", True),
-        ("no file /root/.cache/9c1f00aa12/kernel.so", "no file /root/.cache/0e55ab3210/kernel.so", True),
+        ("no file /srv/cache/9c1f00aa12/kernel.so", "no file /srv/cache/0e55ab3210/kernel.so", True),
         ("No module named 'feedface'", "No module named 'deadbeef'", False),
         ("", None, True),
     ],
