@@ -86,15 +86,10 @@ def run_trial(
     began_wall_s, began_s = time.time(), time.monotonic()
     api_key = new_api_key()
     redactor = redactor.also(api_key)
-    journal = Journal(setup.log_folder(spec.number), spec.number, redact=redactor.text)
+    journal = _journal(spec, setup, redactor)
     telemetry: list[TelemetryRow] = []
     disturbed_before = False
-    first_attempt = max(first_attempt, journal.attempts_before + 1)
-    if journal.attempts_before:
-        for log in setup.log_folder(spec.number).glob("*.log"):
-            redactor.file(log)
-        journal.note("cut short", f"attempt {journal.attempts_before} did not end as it should; once more")
-    attempt = first_attempt
+    attempt = first_attempt = max(first_attempt, journal.attempts_before + 1)
     while True:
         journal.begin_attempt(attempt)
         one = Attempt(spec, setup, journal, gpus, resting, api_key, Hooks(after_round, during_round))
@@ -103,11 +98,7 @@ def run_trial(
             redactor.file(log)  # servers print their arguments, and some their environment
         rows = telemetry_rows(outcome.telemetry, journal)
         telemetry += rows
-        xids = () if outcome.telemetry is None else outcome.telemetry.xids or ()
-        findings = judge(load_readings(rows, attempt), xids, usual=usual)
-        for remark in findings.remarks:
-            journal.note("device", remark)
-        findings = _with_rounds(spec, findings, outcome, rows, usual)
+        findings = _judged(spec, outcome, rows, journal, attempt, usual)
         if outcome.abandoned and (outcome.load is None or findings.disturbances):
             journal.note("abandoned", f"its processes were killed; waiting {own_end_s:g} s for the end of this one")
             time.sleep(own_end_s)
@@ -121,14 +112,37 @@ def run_trial(
             journal.note("retry", f"waiting {setup.retry_wait_s:g} s")
             time.sleep(setup.retry_wait_s)
         attempt += 1
-    seen = summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD])
-    summary = asdict(seen if outcome.load is None else with_client_view(seen, outcome.load.pooled))
-    if spec.kind is TrialKind.SOAK and outcome.load is not None:
-        outcome.remarks.append(soak_remark(rows, gpus.devices, summary))
-    if spec.kind is TrialKind.CALIBRATION and outcome.load is not None and (knee := find_knee(outcome.load.rounds)):
-        outcome.remarks += describe(knee, setup.plan.rates, share=setup.knee_share)
+    summary = _engine_summary(outcome)
+    outcome.remarks += _closing_remarks(spec, setup, outcome, rows, gpus, summary)
     result = _result(spec, setup, outcome, findings, journal, attempt, began_wall_s, time.monotonic() - began_s)
     return TrialOutcome(result, summary, tuple(telemetry), outcome.dirty_devices)
+
+
+def _journal(spec: TrialSpec, setup: TrialSetup, redactor: Redactor) -> Journal:
+    """The trial's journal; where an attempt was cut short it says so, and what that one logged is redacted."""
+    folder = setup.log_folder(spec.number)
+    journal = Journal(folder, spec.number, redact=redactor.text)
+    if journal.attempts_before:
+        for log in folder.glob("*.log"):
+            redactor.file(log)
+        journal.note("cut short", f"attempt {journal.attempts_before} did not end as it should; once more")
+    return journal
+
+
+def _judged(
+    spec: TrialSpec,
+    outcome: AttemptOutcome,
+    rows: Sequence[TelemetryRow],
+    journal: Journal,
+    attempt: int,
+    usual: Mapping[str, float] | None,
+) -> Findings:
+    """What devices, host and rounds say of an attempt; the journal has the remarks on devices."""
+    xids = () if outcome.telemetry is None else outcome.telemetry.xids or ()
+    findings = judge(load_readings(rows, attempt), xids, usual=usual)
+    for remark in findings.remarks:
+        journal.note("device", remark)
+    return _with_rounds(spec, findings, outcome, rows, usual)
 
 
 def _with_rounds(
@@ -150,6 +164,29 @@ def _with_rounds(
     found = (*unexpected_hits(load.rounds), *cold_start(load.rounds))
     remarks = (*(remark for _, remark in looked if remark is not None), *found)
     return Findings((*findings.disturbances, *late), (*findings.remarks, *remarks))
+
+
+def _engine_summary(outcome: AttemptOutcome) -> dict[str, float | None]:
+    seen = summarize_engine([sample for sample in outcome.engine if sample.phase == Phase.LOAD])
+    return asdict(seen if outcome.load is None else with_client_view(seen, outcome.load.pooled))
+
+
+def _closing_remarks(
+    spec: TrialSpec,
+    setup: TrialSetup,
+    outcome: AttemptOutcome,
+    rows: Sequence[TelemetryRow],
+    gpus: Gpus,
+    summary: Mapping[str, float | None],
+) -> Sequence[str]:
+    """What a soak or a calibration has to say of its load, once no attempt follows."""
+    if outcome.load is None:
+        return ()
+    if spec.kind is TrialKind.SOAK:
+        return (soak_remark(rows, gpus.devices, summary),)
+    if spec.kind is TrialKind.CALIBRATION and (knee := find_knee(outcome.load.rounds)):
+        return describe(knee, setup.plan.rates, share=setup.knee_share)
+    return ()
 
 
 def _again(failure: Diagnosis | None, tries: int, max_retries: int) -> bool:
