@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import pty
 import statistics
@@ -20,6 +19,7 @@ import threading
 import time
 from pathlib import Path
 
+from figures import tell
 from rich.console import Console
 
 from sweep.console import LiveView, Sources
@@ -111,10 +111,7 @@ def main() -> None:
         "trials": _TRIALS,
         "seconds": len(shares) * _WINDOW_S,
     }
-    for name, value in found.items():
-        print(f"{name}: {value}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(found) + "\n")
+    tell(found, given.json)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from figures import tell
 
 from sweep.records import EngineConfig, EngineSample, Event, RequestRecord, RoundRecord
 from sweep.redact import Redactor
@@ -202,10 +203,7 @@ def main() -> int:
                 values = [run[key] for run in runs]
                 figures[f"{key}_{trials}x1000"] = round(median(values), 3)
                 figures[f"{key}_{trials}x1000_spread"] = round(max(values) - min(values), 3)
-    for key, value in figures.items():
-        print(f"{key}: {value}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(figures, indent=2) + "\n")
+    tell(figures, given.json)
     return 0
 
 

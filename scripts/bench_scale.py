@@ -13,7 +13,6 @@ three nodes, one of which is killed under load.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import fake_study  # noqa: E402
 from clusters import cluster  # noqa: E402
+from figures import tell  # noqa: E402
 from hits import lasting  # noqa: E402
 from scale_world import BEST, long_night, night, ray_cost  # noqa: E402
 from waiting import until  # noqa: E402
@@ -105,11 +105,7 @@ def main() -> None:
     keys |= {"ray_ms_per_trial": ray_s * 1000.0} | virtual(ray_s, quick=given.quick)
     with tempfile.TemporaryDirectory() as folder:
         keys |= faults(Path(folder))
-    keys["took_s"] = time.monotonic() - began_s
-    for name, value in keys.items():
-        print(f"{name:>24} {value:.4g}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(keys, indent=2) + "\n")
+    tell({**keys, "took_s": time.monotonic() - began_s}, given.json)
 
 
 if __name__ == "__main__":

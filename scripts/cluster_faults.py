@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -34,6 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "scripts")]
 
 import fake_study  # noqa: E402
 from clusters import Cluster, cluster  # noqa: E402
+from figures import tell  # noqa: E402
 from hits import lasting  # noqa: E402
 from waiting import until  # noqa: E402
 
@@ -212,11 +212,7 @@ def main() -> None:
     for _ in range(given.times):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(once(Path(folder)))
-    keys = {**_together(runs), "took_s": time.monotonic() - began_s}
-    for name, value in keys.items():
-        print(f"{name:>24} {'-' if value is None else f'{value:.4g}'}")
-    if given.json is not None:
-        given.json.write_text(json.dumps(keys, indent=2) + "\n")
+    tell({**_together(runs), "took_s": time.monotonic() - began_s}, given.json)
 
 
 if __name__ == "__main__":
