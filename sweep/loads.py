@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,15 +67,9 @@ def make_loads(
     """
     needed = load.num_prompts + load.warmup_prompts
     rungs = ladder_prompts(batch) if load.calibrate else 0
-    pool = select(
-        conversations,
-        rules,
-        count_tokens,
-        needed=needed,
-        wanted=load.warmup_prompts + _LADDER_POOL * rungs,
-        seed=seed,
-        split=Split(load.held_out_share, "tuning"),
-    )
+    chosen = functools.partial(select, conversations, rules, count_tokens, needed=needed, seed=seed)
+    wanted = load.warmup_prompts + _LADDER_POOL * rungs
+    pool = chosen(wanted=wanted, split=Split(load.held_out_share, "tuning"))
     # What else is sent does not depend on whether the load is calibrated.
     tuning = dataclasses.replace(pool, prompts=pool.prompts[:needed])
     plan = plan_load(
@@ -92,15 +87,7 @@ def make_loads(
         calibration = ladder(pool, LADDER, **sizes, burstiness=load.burstiness, seed=seed)
     if not (blocks and load.held_out_share):
         return Loads(plan, (), (pool,), calibration=calibration)
-    held_out = select(
-        conversations,
-        rules,
-        count_tokens,
-        needed=needed,
-        wanted=_POOL_LOADS * needed,
-        seed=seed,
-        split=Split(load.held_out_share, "held_out"),
-    )
+    held_out = chosen(wanted=_POOL_LOADS * needed, split=Split(load.held_out_share, "held_out"))
     confirmation = confirmation_plans(
         held_out,
         blocks=blocks,

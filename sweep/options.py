@@ -59,11 +59,13 @@ def budget_s(config: StudyConfig, time_budget: str | None, deadline: str | None)
     return min(limits, default=None)
 
 
-def trials_in_all(text: str) -> int:
-    """The number given with `--trials`. Raises UserError."""
+def with_trials(config: StudyConfig, text: str | None) -> StudyConfig:
+    """The study with the number given with `--trials`; as it is where none was. Raises UserError."""
+    if text is None:
+        return config
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= MOST_TRIALS):
         raise UserError(f"--trials: must be a whole number from 1 to {MOST_TRIALS:,}, not {text}")
-    return int(text)
+    return config.model_copy(update={"study": config.study.model_copy(update={"trials": int(text)})})
 
 
 def seconds_until(clock: str, now: datetime) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sweep.clock import grace_of
@@ -17,6 +17,7 @@ from sweep.racing import GPU_NOISE
 from sweep.searcher.samplers import MODELS, Recipe
 from sweep.searcher.twin_sampler import twin_recipe
 from sweep.stages import ConfirmRules
+from sweep.trial import SEARCHING
 from sweep.twinning import Adviser, Ledger
 
 
@@ -55,6 +56,15 @@ def make_plan(prepared: Prepared, *, time_left_s: Callable[[], float], ledger: L
     if virtual is not None:
         virtual.follow(plan)
     return plan
+
+
+def opening_lines(prepared: Prepared, plan: StudyPlan) -> Iterator[str]:
+    """How long the study may take where servers run it, and what of it is stored already."""
+    if prepared.stand_in is None and (line := plan.describe_time()) is not None:
+        yield line
+    if plan.finished:
+        searched = sum(one.kind in SEARCHING for one in plan.finished.values())
+        yield f"going on: {searched} of {prepared.config.study.trials} trials are stored"
 
 
 def _models(prepared: Prepared, ledger: Ledger | None, say: Callable[[str], None]) -> Mapping[str, Recipe]:

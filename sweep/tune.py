@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, NoReturn
@@ -28,18 +28,18 @@ from sweep.gpu import Gpus
 from sweep.groups import elsewhere, find_groups, of_group, run_groups
 from sweep.interrupts import Interrupts, Stopped
 from sweep.notify import STOPPED
-from sweep.options import PlainCommand, budget_s, trials_in_all
-from sweep.planned import make_plan
+from sweep.options import PlainCommand, budget_s, with_trials
+from sweep.planned import make_plan, opening_lines
 from sweep.prepare import Prepared
 from sweep.process import end_leftovers
 from sweep.store import RemoteResults, copy_missing, set_aside_broken
 from sweep.study import anything_left, at_auto_rate, conclude, run_study
 from sweep.study_folder import StudyFolder
-from sweep.trial import SEARCHING
 from sweep.unfinished import wait_for_servers
 from sweep.views import view_of
 
 _USER_MISTAKE = 2
+_KEPT = "everything measured is kept, type the same command to go on"
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -86,10 +86,7 @@ def main(
     130 and the like: stopped by a signal.
     """
     try:
-        config = load(study)
-        if trials is not None:
-            update = {"trials": trials_in_all(trials)}
-            config = config.model_copy(update={"study": config.study.model_copy(update=update)})
+        config = with_trials(load(study), trials)
         time_left_s = deadline_clock(budget_s(config, time_budget, deadline))
         how = {"dry_run": dry_run, "as_json": json_output, "salvage": salvage}
         names = _groups(config, study, group, ray_address, metrics_port, dry_run=dry_run, salvage=salvage)
@@ -103,7 +100,7 @@ def main(
     except UserError as error:
         _refuse(str(error))
     except Stopped as stopped:
-        to_stderr(f"stopped by {stopped}; everything measured is kept, type the same command to go on")
+        to_stderr(f"stopped by {stopped}; {_KEPT}")
         code = 128 + stopped.number
     raise typer.Exit(code)
 
@@ -167,7 +164,7 @@ def _run(
             prepared = prepare_study(config, study, results / config.study.name, gpus, salvage=salvage)
             if address is not None:
                 prepared = elsewhere(prepared, grouped=group is not None)
-            _say_notices(notices, prepared)
+            _say(notices, prepared.notices)
             return _dry_run(prepared, study, address, gpus, interrupts, notices, as_json=as_json)
         remote = None if store is None else RemoteResults.open(store, config.study.name)
         with StudyFolder.open(results, config.study.name) as folder:
@@ -176,10 +173,9 @@ def _run(
             prepared = prepare_study(config, study, folder.path, gpus, salvage=salvage)
             if address is not None:
                 prepared = elsewhere(prepared, grouped=group is not None)
-            _say_notices(notices, prepared)
+            _say(notices, prepared.notices)
             with located(study):
-                for line in _take_over(prepared, folder):
-                    notices.print(line)
+                _say(notices, _take_over(prepared, folder))
             try:
                 return _night(
                     prepared,
@@ -199,8 +195,8 @@ def _run(
                     copy_missing(remote, folder.path, notices.print)
 
 
-def _say_notices(notices: Console, prepared: Prepared) -> None:
-    for line in prepared.notices:
+def _say(notices: Console, lines: Iterable[str]) -> None:
+    for line in lines:
         notices.print(line)
 
 
@@ -216,8 +212,7 @@ def _dry_run(
 ) -> int:
     """What the real run would refuse is refused; the machine's room last, so that the commands are seen anywhere."""
     with located(study):
-        for line in look_at_record(prepared):
-            notices.print(line)
+        _say(notices, look_at_record(prepared))
     if as_json:
         print_json(dry_run_json(prepared))
     else:
@@ -249,6 +244,12 @@ def _take_over(prepared: Prepared, folder: StudyFolder) -> Iterator[str]:
     yield from folder.adopt(prepared.fingerprint, prepared.config.model_dump(mode="json"), prepared.redactor)
 
 
+def _room_alone(config: StudyConfig, gpus: Gpus) -> int:
+    """How many trials run at once on this machine. Raises HostError where its devices are others than asked for."""
+    check_accelerator(config.resources.accelerator, [one.name or "" for one in gpus.devices])
+    return room_for(needs_of(config), config.resources.concurrent_trials)
+
+
 def _night(
     prepared: Prepared,
     folder: StudyFolder,
@@ -263,34 +264,27 @@ def _night(
     remote: RemoteResults | None = None,
     group: str | None = None,
 ) -> int:
-    config = prepared.config
     plan = make_plan(prepared, time_left_s=time_left_s)
-    if prepared.stand_in is None and (line := plan.describe_time()) is not None:
-        notices.print(line)
-    if plan.finished:
-        searched = sum(one.kind in SEARCHING for one in plan.finished.values())
-        notices.print(f"going on: {searched} of {config.study.trials} trials are stored")
+    _say(notices, opening_lines(prepared, plan))
     if not anything_left(plan):
         return finish(prepared, conclude(prepared, plan.stop_reason, failed=plan.failed), as_json=as_json)
 
     def lost_ray(lost: ClusterLost) -> int:
         wait_for_servers(folder)
-        reason = f"{lost}; everything measured is kept, type the same command to go on"
-        return finish(prepared, conclude(prepared, reason, failed=True), as_json=as_json)
+        return finish(prepared, conclude(prepared, f"{lost}; {_KEPT}", failed=True), as_json=as_json)
 
     messages = folder.path / "logs" / "ray.log"
     try:
         while True:
             with ray_cluster(address, messages=messages, when_stuck=lost_ray, starting=interrupts.held) as check_ray:
-                needed, fleet = config.most_gpus(), None
+                fleet = None
                 if address is not None:
                     prepared, fleet = join(prepared, folder, notices.print, group=group)
                 else:
-                    check_accelerator(config.resources.accelerator, [one.name or "" for one in gpus.devices])
-                    plan.concurrent = room_for(needs_of(config), config.resources.concurrent_trials)
+                    plan.concurrent = _room_alone(prepared.config, gpus)
                 while True:
                     with (
-                        metrics_endpoint(metrics_port, config.study.name, plan, prepared.setup.log_folder),
+                        metrics_endpoint(metrics_port, prepared.config.study.name, plan, prepared.setup.log_folder),
                         view_of(prepared, folder, plan, gpus, as_json=as_json) as view,
                         interrupts.held(),
                     ):
@@ -302,7 +296,7 @@ def _night(
                     plan = make_plan(prepared, time_left_s=time_left_s)
             if plan.stop_reason is not None or not plan.paused:
                 break
-            notices.print(take_out_devices(plan, gpus, needed, address))
+            notices.print(take_out_devices(plan, gpus, prepared.config.most_gpus(), address))
             if plan.failed:
                 outcome = conclude(prepared, plan.stop_reason, failed=True)
                 break

@@ -24,6 +24,7 @@ from sweep.measured import Measured
 from sweep.metric_table import parse_metric
 from sweep.recommend import Recommendation, Verdict, changed_flags
 from sweep.store import StoredTrial
+from sweep.trial import Flags
 
 _CONFIRMED = (50.0, 95.0, 99.0)
 
@@ -140,11 +141,8 @@ def print_final(
         console.print(metrics_table(confirmed))
     console.print(Text(f"Everything measured: {folder}"))
     if command is not None and recommendation.flags is not None:
-        baseline = next((t.flags for t in trials if t.number == 0), {})
-        changed = changed_flags(recommendation.flags, baseline)
-        if changed:
-            text = ", ".join(f"{name} {_word(old)} -> {_word(new)}" for name, (old, new) in changed.items())
-            console.print(Text(f"Changed: {text}"))
+        if changes := _changes(trials, recommendation.flags):
+            console.print(Text(f"Changed: {changes}"))
         console.print(Text(recommendation.sentence, style="bold"))
         console.print(Text(command), soft_wrap=True)
         if best_yaml is not None:
@@ -159,6 +157,14 @@ def print_final(
         console.print(Text(recommendation.sentence, style="bold"))
     if stop_reason is not None:
         console.print(Text(stop_reason), soft_wrap=True)
+
+
+def _changes(trials: Sequence[StoredTrial], flags: Flags) -> str:
+    """How these flags differ from the baseline's; empty where they do not."""
+    baseline = next((t.flags for t in trials if t.number == 0), {})
+    return ", ".join(
+        f"{name} {_word(old)} -> {_word(new)}" for name, (old, new) in changed_flags(flags, baseline).items()
+    )
 
 
 def _word(value: object) -> str:
