@@ -208,4 +208,12 @@ class TestWhatCannotBeChecked:
         _, results = study(tmp_path)
         text = (results / "study.json").read_text()
         (results / "study.json").write_text(text.replace('"served_name": "fake"', '"served_name": "[redacted]"'))
-        assert "name the study file instead" in self.line(capsys, str(results))
+        assert self.line(capsys, str(results)).endswith("name the study file instead")
+
+    def test_settings_of_a_group_without_their_secrets(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        _, results = study(tmp_path, resources={"group_by": "fingerprint"})
+        text = (results / "study.json").read_text()
+        (results / "study.json").write_text(text.replace('"served_name": "fake"', '"served_name": "[redacted]"'))
+        assert self.line(capsys, str(results)).endswith("name the study file instead, with night as its study.name")

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,14 @@ from test_fleet import FOUR, TestFleet
 from typer.testing import CliRunner
 from waiting import until
 
+from sweep.check.__main__ import main as check
 from sweep.cluster import NodeLook
 from sweep.config import load
 from sweep.flags import Dialect
 from sweep.fleet import Group, choose, groups_of, holds_for, without_devices
 from sweep.groups import of_group, run_groups
 from sweep.node import faults_of
+from sweep.report.__main__ import main as report
 
 CHILD = """
 import json, signal, sys, time
@@ -158,6 +161,42 @@ def test_each_group_has_a_study_of_its_own(tmp_path: Path) -> None:
     one = of_group(config, "l40s-123456")
     assert (one.study.name, one.study.folder) == ("night-l40s-123456", config.study.folder)
     assert one.model_copy(update={"study": config.study}) == config
+
+
+@pytest.mark.parametrize("command", [report, check])
+@pytest.mark.parametrize(
+    ("study", "folders", "others"),
+    [
+        ("night.yaml", "{home}/results/", []),
+        ("night", "results/", []),
+        ("results/night", "results/", []),
+        ("{home}/results/night", "{home}/results/", []),
+        ("results", "results/", ["night-2"]),
+    ],
+)
+def test_asked_for_the_whole_study_reports_and_checks_name_the_groups(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: Callable[[Sequence[str]], int],
+    study: str,
+    folders: str,
+    others: list[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    groups = ["night-l40s-123456", "night-rtx-a6000-3f9c21"]
+    content = fake_study.study(tmp_path, resources={"group_by": "fingerprint"})
+    fake_study.write(tmp_path / "night.yaml", content)
+    for name in (*groups, "night-2"):
+        settings = {"study": {"name": name}, "resources": content["resources"] if name in groups else {}}
+        (tmp_path / "results" / name).mkdir(parents=True)
+        (tmp_path / "results" / name / "study.json").write_text(json.dumps(settings))
+    assert command([study.format(home=tmp_path)]) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.splitlines()
+    assert captured.out == ""
+    found = ", ".join(folders.format(home=tmp_path) + name for name in sorted([*groups, *others]))
+    assert line.endswith(f"; name one of {found}")
 
 
 @pytest.mark.parametrize("options", [["--group", "a"], ["--group", "a", "--ray-address", "auto"]])

@@ -21,7 +21,7 @@ from sweep.prepare import Prepared, prepare
 from sweep.proposals import best_of_search
 from sweep.recommend import Recommendation, Verdict
 from sweep.redact import REDACTED
-from sweep.report.source import folder_of
+from sweep.report.source import folder_of, results_of
 from sweep.search_space import flags_key
 from sweep.trial import Finished, Flags, TrialKind, TrialStatus
 
@@ -107,7 +107,7 @@ def _located(study: str) -> tuple[Path, StudyConfig, Path]:
     path = Path(study).expanduser()
     if path.is_file() and path.name != _SETTINGS:
         config = load(path)
-        return path, config, config.study.folder / config.study.name
+        return path, config, results_of(study, config)
     folder = folder_of(study)
     settings = folder / _SETTINGS
     try:
@@ -116,7 +116,8 @@ def _located(study: str) -> tuple[Path, StudyConfig, Path]:
     except (OSError, UnicodeDecodeError, ValidationError):
         raise UserError(f"{settings} cannot be used: name the study file instead of its folder") from None
     if REDACTED in text:
-        raise UserError(f"{settings} holds no secrets, and the study needs some: name the study file instead") from None
+        name = "" if config.resources.group_by is None else f", with {config.study.name} as its study.name"
+        raise UserError(f"{settings} holds no secrets, and the study needs some: name the study file instead{name}")
     return settings, config, folder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,9 +54,7 @@ def open_source(study: str) -> Source:
     path = Path(study).expanduser()
     if path.is_file() and path.name != _SETTINGS:
         config = load(path)
-        folder = config.study.folder / config.study.name
-        if not _holds_study(folder):
-            raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
+        folder = results_of(study, config)
         found = _source(folder, config.objective, config.confirm, config.study.trials, (), config)
         return replace(found, seed=config.study.seed, rates=config.load.rates)
     path = folder_of(study)
@@ -67,10 +65,22 @@ def open_source(study: str) -> Source:
     return replace(found, seed=_of_study(settings, "seed") or 0, rates=_rates(settings))
 
 
+def results_of(study: str, config: StudyConfig) -> Path:
+    """The folder of the results of the study file `study`, which says `config`.
+
+    Raises UserError where there is none; of a study of groups, each of which has a folder of its own, it names those.
+    """
+    folder = config.study.folder / config.study.name
+    if not _holds_study(folder):
+        _refuse_groups(study, folder)
+        raise UserError(f"{study}: nothing is stored of it yet; {folder} is where its results would be")
+    return folder
+
+
 def folder_of(study: str) -> Path:
     """The folder of results that `study` names: itself, its `study.json`, or its name under `results`.
 
-    Raises UserError where there is none.
+    Raises UserError where there is none; in place of a folder of several studies it names theirs.
     """
     path = Path(study).expanduser()
     if path.name == _SETTINGS and path.is_file():
@@ -78,6 +88,9 @@ def folder_of(study: str) -> Path:
     if not path.is_dir():
         return _named(study)
     if not _holds_study(path):
+        _refuse_groups(study, path)
+        if inside := _studies_in(path):
+            raise UserError(f"{study} holds no study itself; name one of {_listed(inside)}")
         raise UserError(f"{study} holds no study; name the folder of one, such as {_RESULTS}/NAME, or a study file")
     return path
 
@@ -108,11 +121,36 @@ def _holds_study(folder: Path) -> bool:
     return (folder / "trials").is_dir() or (folder / _SETTINGS).is_file()
 
 
+def _studies_in(parent: Path) -> list[Path]:
+    try:
+        return sorted(entry for entry in parent.iterdir() if _holds_study(entry))
+    except OSError:
+        return []
+
+
+def _refuse_groups(study: str, folder: Path) -> None:
+    """Raise UserError where `folder`, which holds no study, is that of a study with `resources.group_by` whose groups
+    of nodes have left theirs beside it."""
+    beside = [one for one in _studies_in(folder.parent) if one.name.startswith(f"{folder.name}-")]
+    if groups := [one for one in beside if _of_group(one)]:
+        raise UserError(f"{study}: each group of nodes has a study of its own; name one of {_listed(groups)}")
+
+
+def _of_group(folder: Path) -> bool:
+    resources = _settings(folder)[0].get("resources")
+    return isinstance(resources, dict) and resources.get("group_by") is not None
+
+
+def _listed(folders: Sequence[Path]) -> str:
+    return ", ".join(map(str, folders))
+
+
 def _named(study: str) -> Path:
     folder = _RESULTS / study
     if "/" not in study and _holds_study(folder):
         return folder
-    known = sorted(entry.name for entry in _RESULTS.iterdir() if _holds_study(entry)) if _RESULTS.is_dir() else []
+    _refuse_groups(study, Path(study).expanduser() if "/" in study else folder)
+    known = [entry.name for entry in _studies_in(_RESULTS)]
     near = difflib.get_close_matches(study, known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(known)}" if known else ""
     raise UserError(f"{study}: no folder of results, no study file, and no study of that name in {_RESULTS}{hint}")
