@@ -36,7 +36,8 @@ from sweep.twin import Costs, Engine, Load, Simulation, simulate  # noqa: E402
 
 UTILIZATION, SEQS, BATCHED, BLOCK = "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens", "block-size"
 # Tokens of KV cache for each share of the memory, and what the process takes of it first: as on the CPU.
-_TOKENS_A_SHARE, _TAKEN_SHARE = 765_000, 0.0268
+_TOKENS_A_SHARE, _TAKEN_SHARE = 662_000, 0.0332
+_LONGEST_TOKENS = 2048  # max-model-len: one such request must find room
 _START_S, _ROUND_S, _STOP_S, _REFUSED_S = 58.0, 18.0, 20.0, 33.0
 # Standard deviations of logarithms: what launches differ by in all of their steps, and what single requests do.
 _LAUNCH_SD, _REQUEST_SD = 0.06, 0.08
@@ -104,7 +105,7 @@ def failure(flags: Flags) -> Failure | None:
         kind = "invalid_flags"
     elif number(flags[BLOCK]) % 32:
         kind = "unsupported_block_size"
-    elif kv_tokens(flags) <= 0:
+    elif kv_tokens(flags) < _LONGEST_TOKENS:
         kind = "kv_cache_too_small"
     else:
         return None

@@ -19,6 +19,7 @@ import json
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +45,7 @@ EXPORTED = ("trials", "rounds", "requests", "engine", "events")
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """The launches of a recording in their order; trial N is the launch at place N."""
+    """The launches of a recording in their order. Their flags tell which are done: a space may change its values."""
 
     launches: tuple[Flags, ...]
 
@@ -63,12 +64,17 @@ class Design:
         return cls(tuple(order))
 
     def specs(self, known: Mapping[int, StoredTrial]) -> Iterator[TrialSpec]:
-        """The launches that are not stored yet."""
-        for number, flags in enumerate(self.launches):
-            if number not in known:
-                kind = TrialKind.SEARCH if number else TrialKind.BASELINE
-                baseline = known[0].metrics if number and 0 in known else None
-                yield TrialSpec(number, kind, flags, baseline)
+        """The launches that are not stored yet, numbered on from those that are."""
+        stored = Counter(flags_key(one.flags) for one in known.values())
+        number = max(known, default=-1)
+        for flags in self.launches:
+            if stored[flags_key(flags)] > 0:
+                stored[flags_key(flags)] -= 1
+                continue
+            number += 1
+            kind = TrialKind.SEARCH if number else TrialKind.BASELINE
+            baseline = known[0].metrics if number and 0 in known else None
+            yield TrialSpec(number, kind, flags, baseline)
 
 
 def main() -> int:
@@ -135,7 +141,8 @@ def record(
             outcome = run_trial(spec, prepared.setup, redactor=prepared.redactor, gpus=gpus, resting=resting)
             store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
             done += 1
-            say(f"{spec.number + 1:3d} of {len(design.launches)} {words(spec.flags)}: {told(outcome.result)}")
+            left = sum(1 for _ in design.specs(known)) - 1
+            say(f"{spec.number + 1:3d}, {left} to come, {words(spec.flags)}: {told(outcome.result)}")
 
 
 def take_over(prepared: Prepared, folder: StudyFolder) -> None:

@@ -59,6 +59,13 @@ def test_it_goes_on_after_what_is_stored(tmp_path: Path, capsys: pytest.CaptureF
     specs = list(design.specs(known))
     assert [spec.number for spec in specs] == list(range(1, len(design.launches)))
     assert specs[0].baseline_metrics == known[0].metrics
+    recordings.write(
+        tmp_path / "moved", [design.launches[0], {**design.launches[1], "block-size": 96}, design.launches[3]]
+    )
+    moved = {one.number: one for one in read_trials(tmp_path / "moved")}  # values of the space were changed meanwhile
+    specs = list(design.specs(moved))
+    assert [spec.number for spec in specs] == list(range(3, len(design.launches) + 1))
+    assert [spec.flags for spec in specs[:2]] == [design.launches[1], design.launches[2]]
     sys.argv = ["record_landscape.py", str(STUDY), "--results", str(tmp_path), "--plan"]
     assert SCRIPT["main"]() == 0
     assert len(capsys.readouterr().out.splitlines()) == len(design.launches) - 1
