@@ -5,7 +5,8 @@
 A landscape is a study in the store's format, or a packed one, of which each rate is searched by itself, and all rates
 together; `sweep/replay/recording.py` names the columns it needs. Default: the one in tests/data/landscape. Each launch
 of a search is one of the recorded launches of its point, drawn without reuse, and takes the time that one took; the
-budget of a study is what one launch of every point takes. The best is by the mean of all recorded launches of a point;
+budget of a study is what one launch of every point takes. Every search begins with "today's flags": those in the middle
+of all that run, so that nobody begins at the best. The best is by the mean of all recorded launches of a point;
 a study is within 5 % once the point it would recommend is, and has not found it otherwise.
 
 Keys of --json: `server_minutes_ratio_vs_best_other` is ours by the best other method, medians of each landscape and of

@@ -1,6 +1,7 @@
 """The ways to search that `bench_search.py` compares. Each is asked for the next flags, and told what came of them.
 
-All begin with today's flags: what is better than those is the question. None but ours may know anything of vLLM.
+All begin with today's flags, the middle ones of those that run: what is better is the question. None but ours may know
+anything of vLLM.
 """
 
 from __future__ import annotations

@@ -72,29 +72,23 @@ def landscapes(folder: Path) -> list[Landscape]:
 
 
 def landscape(folder: Path, rates: Sequence[float | None]) -> Landscape:
-    """The recording at these rates, with the balanced objective and its first launch that ran as the baseline."""
+    """The recording at these rates, with the balanced objective. Today's flags are the middle one of all that run, by
+    their scores against the first of them: the flags that were recorded first may be the best there are.
+    """
     folder = folder.resolve()
     recording = read_recording(folder, rates)
-    first = min(
-        (one for launches in recording.points.values() for one in launches if not one.failed),
-        key=lambda one: one.launch.trial.number,
-    )
-    baseline = first.flags
-    study = _study(folder, recording, baseline)
-    prepared = prepare_replay(study, folder / "study.yaml", folder / "nowhere")
+    running = [launches for launches in recording.points.values() if not any(one.failed for one in launches)]
+    baseline = min((one for launches in running for one in launches), key=lambda one: one.launch.trial.number).flags
+    prepared = prepare_replay(_study(folder, recording, baseline), folder / "study.yaml", folder / "nowhere")
+    scores = scores_of(recording, baseline, prepared.setup.objective)
+    middle = sorted(scores, key=lambda key: (scores[key], key))[len(scores) // 2]
+    baseline = recording.points[middle][0].flags
+    prepared = prepare_replay(_study(folder, recording, baseline), folder / "study.yaml", folder / "nowhere")
     replay = prepared.stand_in
     assert isinstance(replay, Replay)
     recording = replay.recording  # read now: what is copied from this replay has it, too
     points = tuple(prepared.space.points())
-    objective = prepared.setup.objective
-    reference = mean_metrics([metrics_of(one, objective) for one in recording.at(baseline) if not one.failed])
-    truth = {}
-    for key, launches in recording.points.items():
-        if any(one.failed for one in launches):
-            continue
-        scores = [objective.score(metrics_of(one, objective), reference).value for one in launches]
-        if scores and all(score is not None for score in scores):
-            truth[key] = fmean(score for score in scores if score is not None)
+    truth = scores_of(recording, baseline, prepared.setup.objective)
     spent_s = sum(fmean(one.took_s(len(one.rounds)) for one in recording.at(point)) for point in points)
     name = " and ".join("all at once" if rate is None else f"{rate:g}/s" for rate in rates)
     return Landscape(
@@ -117,6 +111,19 @@ def with_seed(found: Landscape, seed: int, changes: Mapping[str, Mapping[str, ob
         part = getattr(config, section).model_copy(update={**values, **more})
         config = config.model_copy(update={section: part})
     return dataclasses.replace(found.prepared, config=config, stand_in=dataclasses.replace(found.replay, seed=seed))
+
+
+def scores_of(recording: Recording, baseline: Flags, objective: Objective) -> dict[Key, float]:
+    """The score of each point that ran whenever it was launched, from all its launches, against all of the baseline."""
+    reference = mean_metrics([metrics_of(one, objective) for one in recording.at(baseline) if not one.failed])
+    found = {}
+    for key, launches in recording.points.items():
+        if any(one.failed for one in launches):
+            continue
+        scores = [objective.score(metrics_of(one, objective), reference).value for one in launches]
+        if scores and all(score is not None for score in scores):
+            found[key] = fmean(score for score in scores if score is not None)
+    return found
 
 
 def metrics_of(one: Recorded, objective: Objective) -> Metrics:

@@ -31,6 +31,9 @@ def test_a_recording_is_a_landscape_at_each_rate_and_at_all(found: list[Landscap
         assert (len(one.points), one.failing, len(one.truth)) == (21, 9, 12)
         assert min(one.excess(point) for point in one.points) == 0.0
         assert one.excess(None) == max(one.truth.values()) / one.best - 1
+    for one in found:  # nobody begins at the best, nor at the worst
+        ranks = sorted(one.truth.values())
+        assert ranks.index(one.truth[flags_key(one.baseline)]) in (5, 6, 7)
     both = found[2]
     assert both.budget_s == pytest.approx(9 * 5 + 12 * (32 + 24 / 4 + 24 / 8 + 20))
     slow = {key for key, value in both.truth.items() if value > 1.05 * both.best}
