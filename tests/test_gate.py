@@ -330,7 +330,7 @@ def test_what_fills_as_much_memory_as_too_much_is_refused_by_order_alone(failure
 
 def test_a_part_of_what_is_refused_by_order_is_launched_to_check() -> None:
     keeper = gate(failed(1, "kv_cache_too_small", NO_KV), known=gathered(own=True), audit_share=0.25)
-    found = [keeper.refusal(number, flags(gpu_memory_utilization=0.5)) for number in range(2, 402)]
+    found = [keeper.refusal(2, flags(gpu_memory_utilization=0.5 - place / 1000)) for place in range(400)]
     assert 60 < sum(one is not None and one.audit for one in found) < 140
 
 
@@ -413,6 +413,14 @@ def test_a_share_of_what_is_refused_is_launched_all_the_same() -> None:
     assert drawn != audits(0.05, seed=8)
     assert not any(audits(0.0))
     assert all(audits(1.0))
+
+
+def test_a_candidate_that_comes_up_for_every_trial_is_drawn_once() -> None:
+    keeper = gate(audit_share=0.25)
+    points = [flags(gpu_memory_utilization=0.3, max_num_seqs=seqs) for seqs in range(1, 81)]
+    drawn = [{found.audit for n in range(1, 41) if (found := keeper.refusal(n, point)) is not None} for point in points]
+    assert all(len(one) == 1 for one in drawn)
+    assert 8 < sum(True in one for one in drawn) < 32
 
 
 def test_precision_is_told_from_the_record() -> None:

@@ -16,8 +16,9 @@ from sweep.trial import Finished, Flags
 class Gatekeeper:
     """A `sweep.guide.Gate`.
 
-    Of what it would refuse it lets the share `audit_share` through, drawn by `seed`, the trial's number and the flags,
-    so that its precision can be told from the record.
+    Of what it would refuse it lets the share `audit_share` through, so that its precision can be told from the record.
+    Which ones is drawn by `seed` and the flags alone: a candidate that comes up again for a later trial is not drawn
+    anew, or most of a small space would be launched in the end.
 
     An answer is a pure function of these, of `knowledge` and of the launches with a lower number that were heard.
     """
@@ -45,10 +46,10 @@ class Gatekeeper:
         found = self.learned(number).refusal(flags, self._confidence)
         if found is None:
             return None
-        return replace(found, audit=self._audit_share > _draw(self._seed, number, flags))
+        return replace(found, audit=self._audit_share > _draw(self._seed, flags))
 
 
-def _draw(seed: int, number: int, flags: Flags) -> float:
+def _draw(seed: int, flags: Flags) -> float:
     """A number from 0 to 1 that depends on these and on nothing else."""
-    text = f"{seed}/audit/{number}/{flags_key(flags)!r}"
+    text = f"{seed}/audit/{flags_key(flags)!r}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
