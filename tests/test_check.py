@@ -193,6 +193,11 @@ class TestWhatCannotBeChecked:
         (results / "trials" / "0000.parquet").unlink()
         assert "nothing is measured of it" in self.line(capsys, str(path))
 
+    def test_a_study_that_no_server_ran(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        content = fake_study.study(tmp_path, study={"engine": "replay"}, replay={"path": str(tmp_path)})
+        path = fake_study.write(tmp_path / "again.yaml", content)
+        assert "study.engine is replay, and what no server ran recommends nothing" in self.line(capsys, str(path))
+
     def test_words(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert "no folder of results" in self.line(capsys, str(tmp_path / "none"))
         assert "--launches: must be a whole number from 2 to 50" in self.line(capsys, "x", "--launches", "1")

@@ -178,6 +178,14 @@ class TestParams:
         out, _ = lines(capsys, "export-params", str(night(tmp_path / "night")))
         assert list(json.loads("\n".join(out))) == ["baseline", "unconfirmed"]
 
+    def test_what_was_only_replayed_recommends_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        trials = (measured(number, alike(ms), stood_in="replayed") for number, ms in ((0, 90.0), (1, 50.0)))
+        out, err = lines(capsys, "export-params", str(stored(tmp_path / "again", tuple(trials))))
+        assert list(json.loads("\n".join(out))) == ["baseline"]
+        assert "no recommendation for production" in err[0]
+
     def test_flags_that_stay_are_the_baselines_alone(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         kept = stored(tmp_path / "a night", (measured(0, alike(50.0)), measured(1, alike(90.0))))
         out, err = lines(capsys, "export-params", str(kept))

@@ -144,6 +144,13 @@ class TestWhatItSays:
         assert "vllm serve m --max-num-seqs 16" in page.text
         assert re.search(r"--max-num-seqs 8 16 ", page.text)
 
+    def test_what_was_only_replayed_is_called_that_first_and_is_confirmed_by_nothing(self, tmp_path: Path) -> None:
+        append(confirmed(tmp_path), [measured(40, alike(300.0), stood_in="replayed")])
+        page = page_of(tmp_path)
+        assert "× replayed, not measured: no recommendation for production" in page.text
+        assert "✓ confirmed on fresh servers" not in page.text
+        assert 'id="command"' not in text_of(tmp_path)
+
     def test_an_unconfirmed_winner_is_called_that_in_every_place(self, tmp_path: Path) -> None:
         page = page_of(night(tmp_path))
         assert "! unconfirmed" in page.text

@@ -62,9 +62,12 @@ class Subject:
 def open_subject(study: str, gpus: Gpus, launches: Launches) -> Subject:
     """The study of that file, folder or name, prepared on this machine. Writes nothing.
 
-    Raises UserError where there is nothing to check: no record, today's flags kept, no prompts held out.
+    Raises UserError where there is nothing to check: no record, no servers in it, today's flags kept, no prompts held
+    out.
     """
     path, config, folder = _located(study)
+    if config.study.engine != "vllm":
+        raise UserError(f"{study}: study.engine is {config.study.engine}, and what no server ran recommends nothing")
     config = _with_launches(config, launches)
     with located(path):
         prepared = prepare(config, path, folder, gpus)

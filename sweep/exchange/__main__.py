@@ -69,7 +69,8 @@ def _export_params(given: argparse.Namespace) -> list[str]:
     if report.baseline is not None:
         records["baseline"] = dict(report.baseline.flags)
     found = report.recommendation
-    if found.flags is not None and found.number != 0:
+    # What no server ran recommends nothing, whatever it came to.
+    if found.flags is not None and found.number != 0 and report.stood_in is None:
         records["recommended" if found.confirmed else "unconfirmed"] = dict(found.flags)
     if not records:
         raise UserError(f"{given.study}: {found.sentence}")

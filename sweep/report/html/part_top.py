@@ -27,9 +27,11 @@ def header(facts: Facts) -> Html:
 
 
 def _badges(facts: Facts) -> list[tuple[str, str]]:
-    recommendation = facts.report.recommendation
+    recommendation, stood_in = facts.report.recommendation, facts.report.stood_in
     badges = []
-    if recommendation.confirmed:
+    if stood_in is not None:  # whatever it came to, no server ran
+        badges.append(("bad", f"× {stood_in}, not measured: no recommendation for production"))
+    elif recommendation.confirmed:
         badges.append(("good", "✓ confirmed on fresh servers"))
     elif recommendation.verdict is Verdict.BETTER:
         badges.append(("warn", "! unconfirmed: one measurement each, mostly luck among many trials"))
