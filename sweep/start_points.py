@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 from sweep.config import StudyConfig
 from sweep.config.mistakes import shown
 from sweep.errors import ConfigError
 from sweep.fingerprint import Fingerprint
-from sweep.search_space import Options, Parameter, Range, SearchSpace
+from sweep.search_space import Key, Options, Parameter, Range, SearchSpace, flags_key
 from sweep.store import StoredTrial, read_trials
 from sweep.trial import SEARCHING, Flag, Flags, TrialStatus
 
@@ -67,7 +68,8 @@ def warm_points(
     folder: Path, space: SearchSpace, baseline: Flags, fingerprint: Fingerprint
 ) -> tuple[tuple[StartPoint, ...], str]:
     """The best of an earlier study of the same model on the same devices, in its own ranking, as far as they lie in
-    this space; and a line about them. Raises ConfigError for a folder without trials, or of something else."""
+    this space; and a line about them. A point that was measured several times is one, with its mean. Raises
+    ConfigError for a folder without trials, or of something else."""
     try:
         other = Fingerprint.from_json((folder / "fingerprint.json").read_text())
     except (OSError, ValueError, TypeError):
@@ -80,8 +82,10 @@ def warm_points(
         if one is not None and this is not None and one != this:
             text = f"{folder} measured another {what} ({one}, here {this}): no prior for this one"
             raise ConfigError(text, key=_WARM_START)
-    measured = filter(_measured, read_trials(folder))
-    best = sorted(measured, key=lambda one: (one.feasible is False, one.score or 0.0, one.number))
+    looks: dict[Key, list[StoredTrial]] = {}
+    for one in filter(_measured, read_trials(folder)):
+        looks.setdefault(flags_key(one.flags), []).append(one)
+    best = [same[0] for same in sorted(looks.values(), key=_place)]
     if not best:
         raise ConfigError(f"{folder} has no measured trial", key=_WARM_START)
     points = []
@@ -98,6 +102,12 @@ def warm_points(
 def _measured(one: StoredTrial) -> bool:
     usable = one.status is TrialStatus.COMPLETE and one.score is not None and not one.disturbances
     return usable and one.kind in SEARCHING
+
+
+def _place(looks: Sequence[StoredTrial]) -> tuple[bool, float, int]:
+    """Sorts points best first: those that kept every SLO, then by the mean of their scores."""
+    broken = sum(one.feasible is False for one in looks) * 2 > len(looks)
+    return broken, fmean(one.score or 0.0 for one in looks), looks[0].number
 
 
 def usual_points(

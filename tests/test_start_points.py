@@ -119,6 +119,27 @@ def test_an_earlier_study_gives_its_best_as_first_points_and_no_measurement(tmp_
     assert "a prior, none of its measurements counts (1 more lie outside this search space)" in line
 
 
+def test_a_point_that_an_earlier_study_measured_again_is_one_point_with_its_mean(tmp_path: Path) -> None:
+    """The last trials of a search measure its best once more: three looks at one point are no three points."""
+    _, space = study()
+    seats: dict[int, Flags] = {n: {"max-num-seqs": n, "gpu-memory-utilization": 0.8} for n in (16, 24, 40, 64)}
+    other = earlier(
+        tmp_path / "other",
+        {
+            0: (1.0, seats[40]),
+            1: (0.5, seats[64]),  # luck, as its second look shows
+            2: (0.6, seats[16]),
+            3: (0.7, seats[24]),
+            4: (1.3, seats[64]),
+            5: (0.62, seats[16]),
+            6: (0.61, seats[16]),
+        },
+    )
+    points, line = warm_points(other, space, point(32, 0.8, 2048), fingerprint())
+    assert [one.flags["max-num-seqs"] for one in points] == [16, 24, 64]
+    assert "outside" not in line
+
+
 def test_an_earlier_study_of_something_else_is_refused(tmp_path: Path) -> None:
     _, space = study()
     with pytest.raises(ConfigError, match=r"study\.warm_start: .* holds no study"):
