@@ -8,8 +8,11 @@ from xml.sax.saxutils import escape
 
 WIDTH, HEIGHT, LEFT, TOP, BOTTOM, GAP = 420, 240, 52, 34, 40, 24
 LEGEND = 26
-# Okabe and Ito's colours, which people who see few colours can tell apart; ours is drawn thicker.
-COLOURS = ("#000000", "#888888", "#bbbbbb", "#555555", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9")
+# Okabe and Ito's colours, which people who see few colours can tell apart, and greys; ours is drawn thicker.
+COLOURS = (
+    *("#000000", "#888888", "#bbbbbb", "#555555", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00", "#56b4e9"),
+    *("#f0e442", "#8b4513"),
+)
 LEAST, MOST = 0.01, 10.0
 
 Curve = Sequence[tuple[float, float]]
@@ -20,7 +23,7 @@ def svg(panels: Mapping[str, Mapping[str, Curve]]) -> str:
     names = list(dict.fromkeys(name for panel in panels.values() for name in panel))
     colour = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
     height = TOP + HEIGHT + BOTTOM + LEGEND
-    width = len(panels) * (LEFT + WIDTH + GAP)
+    width = max(len(panels) * (LEFT + WIDTH + GAP), LEFT + sum(map(_legend_width, names)))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         'font-family="sans-serif" font-size="12">',
@@ -33,8 +36,12 @@ def svg(panels: Mapping[str, Mapping[str, Curve]]) -> str:
         y = height - 10
         parts.append(f'<path d="M{at} {y - 4}h18" stroke="{colour[name]}" stroke-width="3"/>')
         parts.append(f'<text x="{at + 22}" y="{y}">{escape(name)}</text>')
-        at += 34 + 7 * len(name)
+        at += _legend_width(name)
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _legend_width(name: str) -> int:
+    return 34 + 7 * len(name)
 
 
 def _panel(title: str, panel: Mapping[str, Curve], colour: Mapping[str, str], left: float) -> list[str]:

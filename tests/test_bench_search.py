@@ -19,6 +19,9 @@ import bench_search
 import search_methods
 from search_world import Landscape, landscapes, with_seed
 
+KEYS = ("server_minutes_ratio_vs_best_other", "failed_launch_ratio_vs_best_other", "within_5pct_share", "seeds",
+        "landscapes")  # fmt: skip
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[Landscape]:
@@ -117,6 +120,20 @@ def test_figures(found: list[Landscape]) -> None:
     )
     assert content["failed_launch_ratio_vs_best_other"] is None  # the other found it in no study
     assert content["methods"]["random"][found[0].name]["found_share"] == 0.0
+    assert content["methods"]["ours"].items() >= {key: content[key] for key in KEYS}.items()
+    assert content["methods"]["random"]["server_minutes_ratio_vs_best_other"] is None  # there is no other
+
+
+def test_another_that_never_failed_is_not_left_out(found: list[Landscape]) -> None:
+    one, step = found[0], search_methods.Step
+    near = min(one.points, key=one.excess)
+    lucky, unlucky = ([step(60.0, failed, None), step(90.0, False, near)] for failed in (False, True))
+    good, bad = (bench_search.Figures.of(one, [bench_search.Run.of(one, steps)] * 4) for steps in (lucky, unlucky))
+    content = bench_search.keys({one: {"ours": bad, "random": good, "grid": bad}}, 4)
+    assert content["failed_launch_ratio_vs_best_other"] == 4.0  # one a study, by one in all four
+    assert content["methods"]["random"]["failed_launch_ratio_vs_best_other"] == 0.0
+    assert content["methods"]["grid"]["failed_launch_ratio_vs_best_other"] == 4.0
+    assert bench_search.keys({one: {"ours": bad}}, 4)["server_minutes_ratio_vs_best_other"] is None
 
 
 def test_a_plot_has_a_line_a_method() -> None:
@@ -125,3 +142,14 @@ def test_a_plot_has_a_line_a_method() -> None:
     text = svg({"a < b": {"ours": [(0.0, 0.5), (10.0, 0.0)], "grid": [(0.0, 20.0), (10.0, 0.05)]}})
     assert text.count("<polyline") == 2
     assert "a &lt; b (replayed)" in text
+
+
+def test_every_method_has_a_colour_of_its_own_and_room_in_the_legend() -> None:
+    from search_plot import COLOURS, svg
+
+    names = [*search_methods.OURS, *search_methods.OTHERS]
+    assert len(names) <= len(set(COLOURS)) == len(COLOURS)
+    text = svg({"one": {name: [(0.0, 0.5), (10.0, 0.0)] for name in names}})
+    width = int(text.split('width="', 1)[1].split('"', 1)[0])
+    last = float(text.rsplit('<text x="', 1)[1].split('"', 1)[0])
+    assert last + 7 * len(names[-1]) <= width
