@@ -91,7 +91,9 @@ def test_rules_that_vllm_always_has() -> None:
     assert refused(keeper, max_num_batched_tokens=64, max_num_seqs=None) is None
     # only without chunked prefill is a prompt read in one step
     assert refused(keeper, enable_chunked_prefill=False) == "batched_tokens"
+    assert refused(keeper, no_enable_chunked_prefill=True) == "batched_tokens"
     assert refused(keeper, enable_chunked_prefill=True) is None
+    assert refused(keeper, no_enable_chunked_prefill=False) is None
     assert refused(keeper, enable_chunked_prefill=False, max_num_batched_tokens=32768) is None
     apart = knowledge(fixed={"max-model-len": 32768})
     assert refused(gate(known=apart), tensor_parallel_size=3) == "tensor_parallel"

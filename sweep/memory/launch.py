@@ -62,7 +62,7 @@ def _launch(given: Mapping[str, object], model: Model, device: Device) -> Launch
     default_batched, default_seqs = _defaults(device)
     tokens = batched or default_batched
     if batched is None and longest is not None:
-        if given.get("enable-chunked-prefill") is False:
+        if given.get("enable-chunked-prefill") is False or given.get("no-enable-chunked-prefill") is True:
             tokens = max(tokens, longest)
         tokens = min(tokens, (seqs or default_seqs) * longest)
     return Launch(
