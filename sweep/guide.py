@@ -75,7 +75,8 @@ class Classes(Protocol):
         """Flags that need no search any more, each with the value that every further proposal takes."""
 
     def verdict(self, number: int) -> str | None:
-        """That nothing of the whole space makes a difference, in one line; None where something may."""
+        """Why a search with nothing left could find nothing, in one line: no limit in the space is ever reached. None
+        where one may be."""
 
 
 class Guide(Gate, Classes, Protocol):

@@ -239,6 +239,20 @@ def test_a_search_without_anything_to_find_ends_with_that_verdict() -> None:
     assert [one for one in passed if one.audited]
 
 
+def test_a_flag_that_no_counter_speaks_for_does_not_hide_that_verdict() -> None:
+    block: dict[str, Any] = {"type": "choice", "values": [16, 32]}
+    own: dict[str, Any] = {"block-size": 16}
+    heard = [trial(0, **own), trial(1, u=0.4, **own)]
+    said = classes(*heard, parameters={**SMALL, "block-size": block}).verdict(90)
+    assert said is not None
+    assert said.startswith("block-size was tried, and no other flag makes a difference at this load (gpu-memory-util")
+    assert "load.calibrate" in said
+    assert classes(*heard, parameters={**PARAMETERS, "block-size": block}).verdict(90) is None  # 8 seats would bind
+    assert classes(*heard, parameters={"block-size": block}).verdict(90) is None
+    endless = {"type": "float", "low": 0.0, "high": 1.0}
+    assert classes(*heard, parameters={**SMALL, "watermark": endless}).verdict(90) is None
+
+
 def test_a_search_measures_each_class_once_and_a_few_repeats() -> None:
     """24 requests at once and steps of 1924 tokens: six classes in 120 points, since no utilization ever binds."""
     found = classes()

@@ -76,23 +76,31 @@ class EngineClasses:
         return found
 
     def verdict(self, number: int) -> str | None:
-        """That nothing in the space makes a difference at this load, and why; None where something may."""
+        """Why a search that has nothing left to propose could find nothing: no limit in the space is ever reached at
+        this load. None where one may be. Flags without a counter that could prove it have been tried by then."""
         state = self.state(number)
         first = next((seen for seen in state.evidence if seen.number == 0), None)
         free = [parameter for parameter in self._space.parameters if parameter.size != 1]
-        if first is None or state.withdrawn or not all(one.name in INERT for one in free):
+        limits = [parameter for parameter in free if parameter.name in INERT]
+        others = [parameter for parameter in free if parameter.name not in INERT]
+        if first is None or state.withdrawn or not limits or any(one.size is None for one in others):
             return None
-        ends = [_ends(parameter) for parameter in free]
+        ends = [_ends(parameter) for parameter in limits]
         for values in product(*ends):
-            point = {**first.flags, **dict(zip((one.name for one in free), values, strict=True))}
+            point = {**first.flags, **dict(zip((one.name for one in limits), values, strict=True))}
             if not self._inert(state, number, first, point):
                 return None
         if not all(ends):
             return None
-        whys = "; ".join(inert_flag(first, parameter.name, None).sentence for parameter in free)
+        whys = "; ".join(inert_flag(first, parameter.name, None).sentence for parameter in limits)
+        what = "nothing in the search space makes a difference at this load"
+        if others:
+            what = (
+                f"{', '.join(one.name for one in others)} was tried, and no other flag makes a difference at this load"
+            )
         return (
-            f"nothing in the search space makes a difference at this load ({whys}): raise load.request_rate "
-            "(load.calibrate: true finds where waiting begins), or search other flags"
+            f"{what} ({whys}): raise load.request_rate (load.calibrate: true finds where waiting begins), or search "
+            "other flags"
         )
 
     def preferred(self, flags: Flags) -> Flags:
