@@ -25,8 +25,8 @@ from sweep.trial import Flag, Flags, TrialStatus
 
 # A sampler that hears nothing of failures may launch what fails in seconds again and again.
 MOST_LAUNCHES = 2
-# Proposals of a plain sampler that were not recorded, one after the other, before its study ends; they cost nothing.
-_MOST_ASKS = 200
+# Proposals of a plain sampler that were not recorded, one after the other, before it gets one at random, as ours does.
+_MOST_ASKS = 16
 Proposals = Iterator[Flags]
 
 
@@ -116,7 +116,8 @@ def grid(found: Landscape, seed: int, seen: list[Seen]) -> Proposals:
 def auto_tune(found: Landscape, seed: int, seen: list[Seen]) -> Proposals:
     """vLLM's auto_tune script: with the largest step and most seats, go down from the highest memory utilization until
     a server starts; keep that, and go through seats, and for each through step sizes, from low to high. Flags it does
-    not know stay as they are today. (It ranks by throughput under a latency limit; here by the same score as all.)"""
+    not know stay as they are today. (It ranks by throughput under a latency limit; here by the same score as all. Its
+    first servers are started alone; here each is a whole launch, and what it measured counts.)"""
     del seed
     memory, seats, step = "gpu-memory-utilization", "max-num-seqs", "max-num-batched-tokens"
     known = {name: _values(found, name) for name in (memory, seats, step) if name in found.baseline}
@@ -141,18 +142,19 @@ def auto_tune(found: Landscape, seed: int, seen: list[Seen]) -> Proposals:
 
 def tpe(found: Landscape, seed: int, seen: list[Seen]) -> Proposals:
     """Optuna's TPE as it comes, failed launches told as FAIL."""
-    yield from _optuna(found, seen, optuna.samplers.TPESampler(seed=seed))
+    yield from _optuna(found, seed, seen, optuna.samplers.TPESampler(seed=seed))
 
 
 def gp(found: Landscape, seed: int, seen: list[Seen]) -> Proposals:
     """Optuna's Gaussian process as it comes, failed launches told as FAIL."""
-    yield from _optuna(found, seen, optuna.samplers.GPSampler(seed=seed))
+    yield from _optuna(found, seed, seen, optuna.samplers.GPSampler(seed=seed))
 
 
-def _optuna(found: Landscape, seen: list[Seen], sampler: optuna.samplers.BaseSampler) -> Proposals:
+def _optuna(found: Landscape, seed: int, seen: list[Seen], sampler: optuna.samplers.BaseSampler) -> Proposals:
     """Numbers by their place among the recorded values; one of today's flags is told first, since all launch those.
 
-    A point that was not recorded is told as FAIL and costs nothing.
+    A point that was not recorded is told as FAIL and costs nothing. A sampler that comes to nothing else, since a FAIL
+    teaches it nothing, gets a recorded point at random that it never had.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=sampler)
@@ -161,17 +163,23 @@ def _optuna(found: Landscape, seen: list[Seen], sampler: optuna.samplers.BaseSam
     recorded = {flags_key(point) for point in found.points}
     study.enqueue_trial({name: values[name].index(value) for name, value in found.baseline.items()})
     _tell(study, study.ask(axes), seen[-1])
-    refused = 0
-    while refused < _MOST_ASKS:
+    refused, rng = 0, random.Random(seed)
+    while True:
         trial = study.ask(axes)
         flags = {name: values[name][trial.params[name]] for name in values}
-        if flags_key(flags) not in recorded:
-            study.tell(trial, state=TrialState.FAIL)
-            refused += 1
+        if flags_key(flags) in recorded:
+            refused = 0
+            yield flags
+            _tell(study, trial, seen[-1])
             continue
-        refused = 0
-        yield flags
-        _tell(study, trial, seen[-1])
+        study.tell(trial, state=TrialState.FAIL)
+        refused += 1
+        if refused >= _MOST_ASKS:
+            had = {flags_key(one.flags) for one in seen}
+            left = [point for point in found.points if flags_key(point) not in had]
+            if not left:
+                return
+            study.enqueue_trial({name: values[name].index(value) for name, value in rng.choice(left).items()})
 
 
 def _axis(values: Sequence[Flag]) -> BaseDistribution:

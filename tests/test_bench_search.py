@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pytest
 import recordings
 
@@ -17,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
 import bench_search
 import search_methods
-from search_world import Landscape, landscapes, with_seed
+from search_world import Landscape, Seen, landscapes, with_seed
 
 KEYS = ("server_minutes_ratio_vs_best_other", "failed_launch_ratio_vs_best_other", "within_5pct_share", "seeds",
         "landscapes")  # fmt: skip
@@ -54,6 +56,24 @@ def test_every_search_begins_with_todays_flags_and_keeps_to_the_budget(found: li
     assert steps[-1].spent_s <= short.budget_s
     assert 3 < len(steps) <= 2 * len(short.points)
     assert steps == search_methods.other(short, 1, search_methods.OTHERS[name])
+
+
+def test_a_sampler_that_only_proposes_what_was_not_recorded_still_searches(found: list[Landscape]) -> None:
+
+    class Stuck(optuna.samplers.RandomSampler):
+        """Of the first block size the first steps were not recorded."""
+
+        def sample_independent(self, *asked: Any, **more: Any) -> Any:
+            name = more.get("param_name", asked[2] if len(asked) > 2 else "")
+            found = super().sample_independent(*asked, **more)
+            return 0 if name in ("block-size", "max-num-batched-tokens") else found
+
+    def stuck(one: Landscape, seed: int, seen: list[Seen]) -> search_methods.Proposals:
+        return search_methods._optuna(one, seed, seen, Stuck(seed=seed))
+
+    steps = search_methods.other(dataclasses.replace(found[2], budget_s=1e9), 1, stuck)
+    assert len(steps) == len(found[2].points)  # each once, and then it ends
+    assert min(found[2].excess(step.believed) for step in steps) < 0.05
 
 
 def test_a_grid_goes_through_every_point_in_order(found: list[Landscape]) -> None:
