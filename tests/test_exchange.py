@@ -348,8 +348,16 @@ class TestOptuna:
         assert study.trials[1].params == {"max-num-seqs": 16, "block-size": "(vLLM)", "gpu-memory-utilization": 0.9}
         assert study.trials[1].user_attrs["p95_ttft_ms"] == pytest.approx(50.0)
         assert study.trials[3].user_attrs["failure"] == "startup_oom"
+        assert "stood_in" not in study.trials[0].user_attrs
         _, err = lines(capsys, "optuna", str(tmp_path / "night"), str(path), code=2)
         assert "exists already" in err[0]
+
+    def test_a_trial_that_no_server_ran_says_so(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        path = tmp_path / "again.journal"
+        again = stored(tmp_path / "again", (measured(0, alike(50.0), stood_in="replayed"),))
+        lines(capsys, "optuna", str(again), str(path))
+        study = optuna.load_study(study_name="again", storage=JournalStorage(JournalFileBackend(str(path))))
+        assert study.trials[0].user_attrs["stood_in"] == "replayed"
 
     def test_optuna_dashboard_opens_it(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         path = tmp_path / "night.journal"

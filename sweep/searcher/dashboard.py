@@ -34,8 +34,8 @@ def write_storage(trials: Sequence[StoredTrial], scores: Mapping[int, float | No
     """Write the trials of the search into a new journal file of Optuna, or a database by its address; returns how many.
 
     The value is the score, 1.0 for today's flags and lower is better. Trials stopped early are PRUNED, those without
-    a verdict FAIL. Metrics, status and command are user attributes. Raises UserError for a file, or a study in the
-    database, that exists already, and for what cannot be written.
+    a verdict FAIL. Metrics, status, command and `stood_in` are user attributes. Raises UserError for a file, or a study
+    in the database, that exists already, and for what cannot be written.
     """
     if "://" in target:
         return _write(trials, scores, open_database(target, target), target, name)
@@ -99,6 +99,8 @@ def _write(
             params = {flag: _value(one.flags.get(flag), spaces[flag]) for flag in spaces}
             made = frozen(one.number, one.status, scores.get(one.number), params, spaces, one.metrics, failure)
             made.set_user_attr("command", one.command)
+            if one.stood_in is not None:
+                made.set_user_attr("stood_in", one.stood_in)
             made.datetime_start = datetime.fromtimestamp(one.started_wall_s)
             made.datetime_complete = datetime.fromtimestamp(one.started_wall_s + one.total_s)
             study.add_trial(made)
