@@ -196,6 +196,7 @@ class TestWhatCannotBeChecked:
     def test_a_study_that_no_server_ran(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         content = fake_study.study(tmp_path, study={"engine": "replay"}, replay={"path": str(tmp_path)})
         path = fake_study.write(tmp_path / "again.yaml", content)
+        (tmp_path / "results" / "night" / "trials").mkdir(parents=True)
         assert "study.engine is replay, and what no server ran recommends nothing" in self.line(capsys, str(path))
 
     def test_words(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
