@@ -83,8 +83,8 @@ def warm_points(
             text = f"{folder} measured another {what} ({one}, here {this}): no prior for this one"
             raise ConfigError(text, key=_WARM_START)
     looks: dict[Key, list[StoredTrial]] = {}
-    for one in filter(_measured, read_trials(folder)):
-        looks.setdefault(flags_key(one.flags), []).append(one)
+    for trial in filter(_measured, read_trials(folder)):
+        looks.setdefault(flags_key(trial.flags), []).append(trial)
     best = [same[0] for same in sorted(looks.values(), key=_place)]
     if not best:
         raise ConfigError(f"{folder} has no measured trial", key=_WARM_START)
