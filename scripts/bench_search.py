@@ -49,6 +49,7 @@ WITHIN = 0.05
 DEFAULT = ROOT / "tests" / "data" / "landscape"
 SEEDS, QUICK_SEEDS = 30, 4
 HALF = 0.5
+MINUTES_RATIO, FAILED_RATIO = "server_minutes_ratio_vs_best_other", "failed_launch_ratio_vs_best_other"
 GRID = 100  # places of the budget at which regret is noted for the plot
 
 
@@ -148,15 +149,16 @@ def search(folder: Path, place: int, name: str, seed: int) -> Run:
     return Run.of(found, methods.other(found, seed, methods.OTHERS[name]))
 
 
-def ratios(name: str, figures: Mapping[str, Figures], seeds: int) -> tuple[float | None, float | None]:
+def ratios(name: str, figures: Mapping[str, Figures], seeds: int) -> dict[str, float | None]:
     """Of one method on one landscape: its minutes and its failed launches by those of the best other method."""
     others = [figures[other] for other in methods.OTHERS if other in figures and other != name]
-    if not others:
-        return None, None
-    minutes = median(figures[name].minutes) / min(median(one.minutes) for one in others)
+    best = min((median(one.minutes) for one in others), default=None)
     least = min((one.failed_until for one in others if one.found_share > 0.5), default=None)
-    # Where another never failed, one failure in all its studies: leaving such a landscape out would flatter.
-    return minutes, None if least is None else figures[name].failed_until / max(least, 1 / seeds)
+    return {
+        MINUTES_RATIO: None if best is None else median(figures[name].minutes) / best,
+        # Where another never failed, one failure in all its studies: leaving such a landscape out would flatter.
+        FAILED_RATIO: None if least is None else figures[name].failed_until / max(least, 1 / seeds),
+    }
 
 
 def _middle(values: Iterable[float | None]) -> float | None:
@@ -168,8 +170,7 @@ def of_method(name: str, found: Mapping[Landscape, Mapping[str, Figures]], seeds
     """The keys of one method over all landscapes."""
     each = [ratios(name, figures, seeds) for figures in found.values()]
     return {
-        "server_minutes_ratio_vs_best_other": _middle(minutes for minutes, _ in each),
-        "failed_launch_ratio_vs_best_other": _middle(failed for _, failed in each),
+        **{key: _middle(one[key] for one in each) for key in (MINUTES_RATIO, FAILED_RATIO)},
         "within_5pct_share": fmean(figures[name].summary()["within_5pct_share"] for figures in found.values()),
         "seeds": seeds,
         "landscapes": len(found),
@@ -190,8 +191,7 @@ def keys(found: Mapping[Landscape, Mapping[str, Figures]], seeds: int) -> dict[s
                 "failing_points": one.failing,
                 "points_within_5pct": sum(value <= one.best * (1 + WITHIN) for value in one.truth.values()),
                 "budget_minutes": one.budget_s / 60,
-                "server_minutes_ratio_vs_best_other": ratios("ours", figures, seeds)[0],
-                "failed_launch_ratio_vs_best_other": ratios("ours", figures, seeds)[1],
+                **ratios("ours", figures, seeds),
             }
             for one, figures in found.items()
         },
@@ -261,7 +261,7 @@ def show(found: Mapping[Landscape, Mapping[str, Figures]], content: Mapping[str,
                 f"{row['launches']:.1f}",
             )
         console.print(table)
-    for key in ("server_minutes_ratio_vs_best_other", "failed_launch_ratio_vs_best_other", "within_5pct_share"):
+    for key in (MINUTES_RATIO, FAILED_RATIO, "within_5pct_share"):
         value = content[key]
         console.print(f"{key}: {'not defined' if value is None else f'{value:.2f}'}")
 

@@ -131,18 +131,18 @@ def record(
         done = 0
         while launches is None or done < launches:
             known = {one.number: one for one in read_trials(folder.path)}
-            spec = next(design.specs(known), None)
-            if spec is None:
+            to_come = list(design.specs(known))
+            if not to_come:
                 say(f"all {len(design.launches)} launches are recorded in {folder.path}")
                 return
             if time.monotonic() > until_s:
                 return
+            spec = to_come[0]
             store.check_room()
             outcome = run_trial(spec, prepared.setup, redactor=prepared.redactor, gpus=gpus, resting=resting)
             store.append(outcome.result, engine_summary=outcome.engine_summary, telemetry=outcome.telemetry)
             done += 1
-            left = sum(1 for _ in design.specs(known)) - 1
-            say(f"{spec.number + 1:3d}, {left} to come, {words(spec.flags)}: {told(outcome.result)}")
+            say(f"{spec.number + 1:3d}, {len(to_come) - 1} to come, {words(spec.flags)}: {told(outcome.result)}")
 
 
 def take_over(prepared: Prepared, folder: StudyFolder) -> None:

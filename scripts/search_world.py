@@ -11,7 +11,7 @@ from statistics import fmean
 from sweep.config import StudyConfig
 from sweep.metrics import Part, RequestColumns, summarize_parts
 from sweep.objective import Objective
-from sweep.prepare import Prepared
+from sweep.prepare import Prepared, objective_of
 from sweep.replay import Recorded, Recording, Replay, read_recording
 from sweep.replayed import prepare_replay
 from sweep.search_space import Key, flags_key
@@ -79,8 +79,7 @@ def landscape(folder: Path, rates: Sequence[float | None]) -> Landscape:
     recording = read_recording(folder, rates)
     running = [launches for launches in recording.points.values() if not any(one.failed for one in launches)]
     baseline = min((one for launches in running for one in launches), key=lambda one: one.launch.trial.number).flags
-    prepared = prepare_replay(_study(folder, recording, baseline), folder / "study.yaml", folder / "nowhere")
-    scores = scores_of(recording, baseline, prepared.setup.objective)
+    scores = scores_of(recording, baseline, objective_of(_study(folder, recording, baseline)))
     middle = sorted(scores, key=lambda key: (scores[key], key))[len(scores) // 2]
     baseline = recording.points[middle][0].flags
     prepared = prepare_replay(_study(folder, recording, baseline), folder / "study.yaml", folder / "nowhere")

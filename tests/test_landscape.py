@@ -51,7 +51,7 @@ def test_it_has_starts_that_fail_a_cache_that_starves_and_queues(launches: tuple
     rounds = [part for one in launches for part in one.rounds]
     assert any((part.preemptions or 0) > 0 for part in rounds)
     assert any((part.peak_waiting or 0) > 10 for part in rounds)
-    assert any((part.peak_kv_usage_share or 0) > 0.9 for part in rounds)
+    assert any((part.peak_kv_usage_share or 0) > 0.9 for part in rounds)  # as read now and then: see preemptions
     assert any((part.peak_waiting or 0) == 0 for part in rounds)
 
 
