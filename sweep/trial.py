@@ -11,6 +11,12 @@ from sweep.records import EngineConfig, EngineSample, EngineSummary, Event, Requ
 Flag = str | int | float | bool | None
 Flags = Mapping[str, Flag]
 
+
+def chunks_prefill(flags: Mapping[str, object]) -> bool:
+    """Whether prompts are read in chunks, which vLLM does unless told otherwise, by either name of the flag."""
+    return flags.get("enable-chunked-prefill") is not False and flags.get("no-enable-chunked-prefill") is not True
+
+
 # The policy of a trial that the end of the study's time cut: nothing is decided, the next start measures it again.
 CUT = "cut"
 

@@ -226,6 +226,8 @@ def test_settings_come_from_flags_and_what_the_engine_says_of_itself() -> None:
         replicas=2,
     )
     assert Engine.of({}, EngineConfig(kv_tokens=1600), asynchronous=False).kv_blocks == 99
+    whole = Engine.of({"no-enable-chunked-prefill": True}, EngineConfig(), asynchronous=False)
+    assert not whole.chunked_prefill
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -20,6 +20,7 @@ from sweep.diagnosis.named_rule import (
     NotBelow,
     OneOf,
 )
+from sweep.trial import chunks_prefill
 
 Values = Mapping[str, object]
 
@@ -68,7 +69,7 @@ BATCHED_AT_LEAST_LENGTH = Rule("batched_tokens", NotBelow("max-num-batched-token
 def enforced(flags: Values, heads: int | None) -> tuple[Rule, ...]:
     """The rules that every vLLM since 0.6 has for a server with these flags. `heads`: attention heads of the model."""
     rules = [BATCHED_AT_LEAST_SEQS]
-    if flags.get("enable-chunked-prefill") is False or flags.get("no-enable-chunked-prefill") is True:
+    if not chunks_prefill(flags):
         rules.append(BATCHED_AT_LEAST_LENGTH)
     if heads is not None:
         rules.append(Rule("tensor_parallel", Divides("tensor-parallel-size", heads, "attention heads")))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from sweep.memory.quantized import online_bits
 from sweep.memory.values import GIB, Device, Launch, Model, Unknown
+from sweep.trial import chunks_prefill
 
 # Flags that move memory in ways the formulas do not have, and the values that leave things as they are.
 _UNKNOWN_FLAGS: Mapping[str, tuple[object, ...]] = {
@@ -62,7 +63,7 @@ def _launch(given: Mapping[str, object], model: Model, device: Device) -> Launch
     default_batched, default_seqs = _defaults(device)
     tokens = batched or default_batched
     if batched is None and longest is not None:
-        if given.get("enable-chunked-prefill") is False or given.get("no-enable-chunked-prefill") is True:
+        if not chunks_prefill(given):
             tokens = max(tokens, longest)
         tokens = min(tokens, (seqs or default_seqs) * longest)
     return Launch(

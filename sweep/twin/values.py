@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from sweep.errors import UserError
 from sweep.records import EngineConfig, RequestRecord
-from sweep.trial import Flags
+from sweep.trial import Flags, chunks_prefill
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -166,7 +166,7 @@ class Engine:
             max_num_batched_tokens=whole("max-num-batched-tokens", config.max_num_batched_tokens, _DEFAULT_TOKENS),
             kv_blocks=None if blocks is None else max(blocks - 1, 1),
             block_size=block_size,
-            chunked_prefill=flags.get("enable-chunked-prefill") is not False,
+            chunked_prefill=chunks_prefill(flags),
             long_prefill_tokens=whole("long-prefill-token-threshold", None, 0),
             long_prefill_adaptive=flags.get("long-prefill-token-threshold-adaptive") is True,
             by_priority=flags.get("scheduling-policy") == "priority",
