@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import json
 import multiprocessing
@@ -47,7 +48,7 @@ from sweep.errors import UserError  # noqa: E402
 
 WITHIN = 0.05
 DEFAULT = ROOT / "tests" / "data" / "landscape"
-SEEDS, QUICK_SEEDS = 30, 4
+SEEDS, QUICK_SEEDS = 30, 1
 HALF = 0.5
 MINUTES_RATIO, FAILED_RATIO = "server_minutes_ratio_vs_best_other", "failed_launch_ratio_vs_best_other"
 GRID = 100  # places of the budget at which regret is noted for the plot
@@ -118,17 +119,26 @@ class Figures:
         }
 
 
-def bench(folders: Sequence[Path], names: Sequence[str], seeds: int, jobs: int) -> dict[Landscape, dict[str, Figures]]:
-    """Every method on every landscape; the same whatever `jobs` is."""
+def bench(
+    folders: Sequence[Path], names: Sequence[str], seeds: int, jobs: int, *, quick: bool = False
+) -> dict[Landscape, dict[str, Figures]]:
+    """Every method on every landscape; if `quick` only on the last of each recording, with half the budget. The same
+    whatever `jobs` is.
+    """
     found = {(folder, place): one for folder in folders for place, one in enumerate(landscapes(folder))}
-    tasks = [(folder, place, name, seed) for folder, place in found for name in names for seed in range(seeds)]
+    if quick:
+        last = {where: one for where, one in found.items() if (where[0], where[1] + 1) not in found}
+        found = {where: dataclasses.replace(one, budget_s=HALF * one.budget_s) for where, one in last.items()}
+    tasks = [
+        (*where, one.budget_s, name, seed) for where, one in found.items() for name in names for seed in range(seeds)
+    ]
     results: dict[tuple[Path, int, str], list[Run]] = {}
     with contextlib.ExitStack() as stack:
         play: Callable[..., Iterable[Run]] = map
         if jobs > 1:
             pool = ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
             play = functools.partial(stack.enter_context(pool).map, chunksize=2)
-        for (folder, place, name, _), run in zip(tasks, play(search, *zip(*tasks, strict=True)), strict=True):
+        for (folder, place, _, name, _), run in zip(tasks, play(search, *zip(*tasks, strict=True)), strict=True):
             results.setdefault((folder, place, name), []).append(run)
     return {
         one: {name: Figures.of(one, results[folder, place, name]) for name in names}
@@ -141,9 +151,9 @@ def _landscapes(folder: Path) -> list[Landscape]:
     return landscapes(folder)
 
 
-def search(folder: Path, place: int, name: str, seed: int) -> Run:
+def search(folder: Path, place: int, budget_s: float, name: str, seed: int) -> Run:
     """One study."""
-    found = _landscapes(folder)[place]
+    found = dataclasses.replace(_landscapes(folder)[place], budget_s=budget_s)
     if name in methods.OURS:
         return Run.of(found, methods.ours(found, seed, methods.OURS[name]))
     return Run.of(found, methods.other(found, seed, methods.OTHERS[name]))
@@ -203,7 +213,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--landscape", type=Path, action="append", help="a recording; may be given several times")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="regret against server minutes")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SEEDS} seeds")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"{QUICK_SEEDS} study of each method, all rates at once, half the budget"
+    )
     parser.add_argument("--seeds", type=int, help=f"studies of each method (default {SEEDS})")
     parser.add_argument("--methods", help="only these, separated by commas; always with ours")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
@@ -214,7 +226,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown := [name for name in asked if name not in every]:
         parser.error(f"no method {', '.join(unknown)}; there are {', '.join(every)}")
     try:
-        found = bench(options.landscape or [DEFAULT], list(dict.fromkeys(asked)), seeds, options.jobs)
+        found = bench(
+            options.landscape or [DEFAULT], list(dict.fromkeys(asked)), seeds, options.jobs, quick=options.quick
+        )
     except UserError as error:
         parser.error(str(error))
     content = keys(found, seeds)

@@ -72,22 +72,22 @@ def landscapes(folder: Path) -> list[Landscape]:
 
 
 def landscape(folder: Path, rates: Sequence[float | None]) -> Landscape:
-    """The recording at these rates, with the balanced objective. Today's flags are the middle one of all that run, by
-    their scores against the first of them: the flags that were recorded first may be the best there are.
-    """
+    """The recording at these rates, with the balanced objective and `middle` as today's flags."""
     folder = folder.resolve()
     recording = read_recording(folder, rates)
-    running = [launches for launches in recording.points.values() if not any(one.failed for one in launches)]
-    baseline = min((one for launches in running for one in launches), key=lambda one: one.launch.trial.number).flags
-    scores = scores_of(recording, baseline, objective_of(_study(folder, recording, baseline)))
-    middle = sorted(scores, key=lambda key: (scores[key], key))[len(scores) // 2]
-    baseline = recording.points[middle][0].flags
+    objective = objective_of(_study(folder, recording, recording.all_flags[0]))
+    known = {
+        key: [metrics_of(one, objective) for one in launches]
+        for key, launches in recording.points.items()
+        if not any(one.failed for one in launches)
+    }
+    baseline = recording.points[middle(known, objective)][0].flags
     prepared = prepare_replay(_study(folder, recording, baseline), folder / "study.yaml", folder / "nowhere")
     replay = prepared.stand_in
     assert isinstance(replay, Replay)
     recording = replay.recording  # read now: what is copied from this replay has it, too
     points = tuple(prepared.space.points())
-    truth = scores_of(recording, baseline, prepared.setup.objective)
+    truth = scores_of(known, flags_key(baseline), objective)
     spent_s = sum(fmean(one.took_s(len(one.rounds)) for one in recording.at(point)) for point in points)
     name = " and ".join("all at once" if rate is None else f"{rate:g}/s" for rate in rates)
     return Landscape(
@@ -112,14 +112,26 @@ def with_seed(found: Landscape, seed: int, changes: Mapping[str, Mapping[str, ob
     return dataclasses.replace(found.prepared, config=config, stand_in=dataclasses.replace(found.replay, seed=seed))
 
 
-def scores_of(recording: Recording, baseline: Flags, objective: Objective) -> dict[Key, float]:
-    """The score of each point that ran whenever it was launched, from all its launches, against all of the baseline."""
-    reference = mean_metrics([metrics_of(one, objective) for one in recording.at(baseline) if not one.failed])
+def middle(known: Mapping[Key, Sequence[Metrics]], objective: Objective) -> Key:
+    """The point with as many better as worse ones, of the metrics of each point's launches: those that were recorded
+    first may be the best there are. Scores are against today's flags, and each point is ranked as if it were those.
+    """
+
+    def from_middle(key: Key) -> tuple[float, Key]:
+        scores = scores_of(known, key, objective)
+        if key not in scores:
+            return float("inf"), key
+        return abs(sum(score < scores[key] for score in scores.values()) - len(scores) // 2), key
+
+    return min(known, key=from_middle)
+
+
+def scores_of(known: Mapping[Key, Sequence[Metrics]], baseline: Key, objective: Objective) -> dict[Key, float]:
+    """The score of each point from all its launches, against all of the baseline; without points that have none."""
+    reference = mean_metrics(known[baseline])
     found = {}
-    for key, launches in recording.points.items():
-        if any(one.failed for one in launches):
-            continue
-        scores = [objective.score(metrics_of(one, objective), reference).value for one in launches]
+    for key, launches in known.items():
+        scores = [objective.score(one, reference).value for one in launches]
         if scores and all(score is not None for score in scores):
             found[key] = fmean(score for score in scores if score is not None)
     return found
