@@ -12,9 +12,10 @@
   `enable_chunked_prefill`, `async_scheduling`, `scheduler_reserve_full_isl`. Where not known: KV cache for all,
   vLLM's defaults.
 
-`--recording` is a study's folder under `results` (or a folder of such), of real vLLM on CPU, recorded with nothing else
-running: its complete trials and their requests, as this project's store writes them. Each round of a trial is held
-against one of the same number; trials of equal flags are repeats.
+`--recording` (default: the one in tests/data/landscape) is a study's folder under `results`, packed or not, or a folder
+of such, of real vLLM on CPU, recorded with nothing else running: its complete trials and their requests, as this
+project's store writes them. Each round of a trial is held against one of the same number; trials of equal flags are
+repeats.
 
 Keys: `gpu_run_error_max` and `gpu_holdout_error_median` (p50, p95, p99 of TTFT, TPOT, E2EL; fitted on the run, and on
 the first third of its requests and held against the rest), `cpu_error_over_pair_difference`,
@@ -41,9 +42,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from twin_recording import QUICK, Recording, recordings, score  # noqa: E402
 
+from sweep.errors import UserError  # noqa: E402
 from sweep.twin import Costs, Engine, Load, Observation, fit, simulate  # noqa: E402
 from sweep.twin.observation import FAMILIES, PERCENTILES  # noqa: E402
 
+RECORDING = ROOT / "tests" / "data" / "landscape"
 GPU_RUNS = ROOT.parent / "shared" / "data" / "gpu_runs"
 # An 8B model on one large card, roughly; what a step costs does not change how long it takes to simulate.
 COSTS = Costs(0.008, 2.5e-5, 1e-5, 5e-9, 1e-10, 0.01)
@@ -174,21 +177,26 @@ def bench_gpu(folder: Path) -> tuple[dict[str, float | None], list[dict[str, Any
 
 def bench_cpu(found: Sequence[Recording], *, quick: bool) -> tuple[dict[str, float | None], dict[str, Any]]:
     """The keys of recordings on CPU, and the details."""
-    names = ("cpu_error_over_pair_difference", "cpu_error_vs_means_from_3", "interval_coverage_90")
-    if not found:
-        print("no recording of vLLM on CPU given (--recording): its keys are null")
-        return dict.fromkeys(names), {}
     return score(found, 2, QUICK, members=8) if quick else score(found, 20)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the keys and the details go")
     parser.add_argument("--quick", action="store_true", help="fewer draws and a part of the space, under a minute")
     parser.add_argument("--gpu-runs", type=Path, default=GPU_RUNS)
-    parser.add_argument("--recording", type=Path, action="append", default=[])
-    options = parser.parse_args()
+    parser.add_argument("--recording", type=Path, action="append", help="may be given several times")
+    options = parser.parse_args(argv)
+    found: list[Recording] = []
+    for folder in options.recording or [RECORDING]:
+        try:
+            studies = recordings(folder)
+        except UserError as mistake:
+            parser.error(str(mistake))
+        if not studies:
+            parser.error(f"--recording {folder}: no study with a complete launch there, packed or not")
+        found += studies
 
     gpu, rows = bench_gpu(options.gpu_runs)
     for row in rows:
@@ -196,7 +204,7 @@ def main() -> None:
         for name, error in row["errors"].items():
             print(f"  {name:9} {error:+8.2%}   first third, held against the rest {row['holdout_errors'][name]:+8.2%}")
         print(f"  E2EL by request: median {row['e2el_request_median']:.2%}, correlation {row['e2el_correlation']:.4f}")
-    cpu, details = bench_cpu([one for path in options.recording for one in recordings(path)], quick=options.quick)
+    cpu, details = bench_cpu(found, quick=options.quick)
     keys: dict[str, float | None] = {
         **gpu,
         **cpu,

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from sweep.store import read_requests, read_trials
+from sweep.store import StoredLaunch, read_launches
 from sweep.trial import TrialStatus
 from sweep.twin import Engine, Load, Observation, calibrate, predict
 from sweep.twin.observation import FAMILIES, PERCENTILES, percentiles
@@ -38,26 +38,31 @@ class Recording:
 
 
 def recordings(folder: Path) -> list[Recording]:
-    """The study in `folder`, or those in the folders in it. Raises HostError for tables that cannot be read."""
-    studies = [folder] if (folder / "trials").is_dir() else sorted(path.parent for path in folder.glob("*/trials"))
-    found = []
-    for study in studies:
-        launches = []
-        for trial in read_trials(study):
-            if trial.status is not TrialStatus.COMPLETE:
-                continue
-            # The CPU build plans no step ahead (`vllm/platforms/cpu.py`).
-            engine = Engine.of(trial.flags, trial.engine_config, asynchronous=False)
-            records = sorted(read_requests(study, trial.number), key=lambda record: record.round)
-            rounds = tuple(
-                Observation.measured(tuple(group), engine)
-                for _, group in itertools.groupby(records, key=lambda record: record.round)
-            )
-            flags = tuple(sorted((name, str(value)) for name, value in trial.flags.items()))
-            launches.append(Launch(flags, rounds))
-        if launches:
-            found.append(Recording(study.name, tuple(launches)))
-    return found
+    """The study in `folder`, or those in the folders in it, packed or not; without a complete launch a study is none.
+
+    Raises HostError for tables that cannot be read.
+    """
+    within = [folder, *sorted(path for path in folder.glob("*") if path.is_dir())]
+    holding = [path for path in within if (path / "trials").is_dir() or (path / "trials.parquet").is_file()]
+    return [
+        Recording(study.name, launches)
+        for study in (holding[:1] if holding[:1] == [folder] else holding)
+        if (launches := tuple(map(_launch, filter(_complete, read_launches(study)))))
+    ]
+
+
+def _complete(stored: StoredLaunch) -> bool:
+    return stored.trial.status is TrialStatus.COMPLETE
+
+
+def _launch(stored: StoredLaunch) -> Launch:
+    trial = stored.trial
+    # The CPU build plans no step ahead (`vllm/platforms/cpu.py`).
+    engine = Engine.of(trial.flags, trial.engine_config, asynchronous=False)
+    records = sorted(stored.requests, key=lambda record: record.round)
+    groups = itertools.groupby(records, key=lambda record: record.round)
+    rounds = tuple(Observation.measured(tuple(group), engine) for _, group in groups)
+    return Launch(tuple(sorted((name, str(value)) for name, value in trial.flags.items())), rounds)
 
 
 def score(

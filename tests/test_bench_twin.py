@@ -83,12 +83,11 @@ def test_what_is_not_there_is_null_and_said(
     bench: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     keys, rows = bench.bench_gpu(tmp_path)
-    cpu, _ = bench.bench_cpu([], quick=True)
+
     assert rows == []
-    assert set((keys | cpu).values()) == {None}
+    assert set(keys.values()) == {None}
     said = capsys.readouterr().out
     assert "no GPU runs in" in said
-    assert "no recording" in said
 
 
 def test_a_recording_is_scored_by_settings_that_were_not_fitted(recording: ModuleType) -> None:
