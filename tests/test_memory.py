@@ -19,6 +19,7 @@ from sweep.memory import (
     model_of,
     node_memory_bytes,
     parts_of,
+    read_bytes,
     read_launch,
     read_model,
 )
@@ -125,6 +126,21 @@ def test_known_servers_of_an_moe_in_fp8() -> None:
     four = parts({"tensor-parallel-size": 4, "max-model-len": 40960}, model, Device(79.2 * GIB))
     assert four.bytes_per_token == pytest.approx(8.11 * GIB / 178_880, rel=0.015)
     assert four.weight_bytes == pytest.approx(235e9 / 4, rel=0.02)
+
+
+def test_what_a_token_reads_of_the_weights_by_hand() -> None:
+    dense = known(models.qwen2_32b(), models.QWEN2_32B_BYTES)
+    # All but the embedding, of which a row is read; on two stages as much, one after the other.
+    every = models.QWEN2_32B_BYTES - 152_064 * 5120 * 2
+    for flags, share in (({}, 1), ({"tensor-parallel-size": 4}, 4), ({"pipeline-parallel-size": 2}, 1)):
+        assert read_bytes(dense, launch(flags, dense)) == pytest.approx(every / share, rel=0.001)
+    tied = known(models.qwen2_half_b())
+    whole = parts({}, tied).weight_bytes
+    assert read_bytes(tied, launch({}, tied)) == pytest.approx(whole, rel=1e-6), "the embedding is the last matrix, too"
+    mixed = known(models.mixtral())
+    # Two of eight experts of 14,336 a layer, attention with 8 of 32 KV heads, and the last matrix.
+    expected = 32 * (2 * 3 * 4096 * 14_336 + 2 * 4096**2 + 2 * 4096 * 1024) + 32_000 * 4096
+    assert read_bytes(mixed, launch({}, mixed)) == pytest.approx(2 * expected, rel=0.001)
 
 
 def test_a_window_holds_no_more_than_it_sees() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import models
 import numpy as np
 import predicted
 import pytest
@@ -19,7 +21,7 @@ from sweep.store import read_requests, read_rounds, read_trials
 from sweep.trial import Flags, TrialKind, TrialSpec
 from sweep.twin import Engine, simulate
 from sweep.twin.calibrate import arrivals_per_s
-from sweep.twinning.basis import choose, distance, nearest_first, observed
+from sweep.twinning.basis import choose, distance, learn, nearest_first, observed
 from sweep.twinning.load import SentRound, at_rate, in_one, own_rounds
 from sweep.twinning.record import Record, read_record
 from sweep.twinning.target import Target, target_of
@@ -190,6 +192,27 @@ class TestWhatIsLearntFrom:
         part = observed(found, found.launches[0], 1e9)
         assert part is not None
         assert len(part[0].load) == 35
+
+    def test_no_step_is_faster_than_reading_the_weights(self, tmp_path: Path) -> None:
+        """Costs of 20 ms a step, on two cards that need 43 ms to read 65.5 GB between them at most a tenth faster."""
+        (tmp_path / "model").mkdir()
+        (tmp_path / "model" / "config.json").write_text(json.dumps(models.qwen2_32b()))
+        fixed = {name: json.dumps(value) for name, value in {**predicted.FIXED, "tensor-parallel-size": 2}.items()}
+        known: dict[str, Any] = {
+            "model": str(tmp_path / "model"),
+            "gpus": ["NVIDIA RTX A6000"] * 2,
+            "fixed_flags": fixed,
+        }
+        steps = []
+        for name, more in (("two cards", known), ("none that is known", {**known, "gpus": ["Voodoo"] * 2})):
+            write(tmp_path / name, [trial(0, flags(8), requests=30)], **more)
+            record = read_record(tmp_path / name, read_trials(tmp_path / name))
+            near = nearest_first(record, asked(record, {}))
+            steps.append(learn(record, near, members=2).calibration)
+        least = (65.5e9 - 152_064 * 5120 * 2) / 2 / (768e9 * 1.1)
+        assert steps[1].costs.step_s < 0.75 * least
+        assert all(one.step_s >= 0.999 * least for one in (steps[0].costs, *steps[0].members))
+        assert steps[0].costs.step_s == pytest.approx(least, rel=0.2)
 
 
 class TestTheEngineInQuestion:

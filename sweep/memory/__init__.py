@@ -12,6 +12,7 @@ from sweep.memory.model import model_of, read_model
 from sweep.memory.node import node_memory_bytes
 from sweep.memory.parts import parts_of
 from sweep.memory.values import GIB, Device, Forecast, Launch, Model, Parts, Unknown
+from sweep.memory.weights import read_bytes
 
 __all__ = [
     "GIB",
@@ -27,6 +28,7 @@ __all__ = [
     "model_of",
     "node_memory_bytes",
     "parts_of",
+    "read_bytes",
     "read_launch",
     "read_model",
 ]

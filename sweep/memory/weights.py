@@ -9,7 +9,7 @@ MLA keeps its key and value projection twice: for prefill, and absorbed for deco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sweep.memory.values import Launch, Model, Unknown
@@ -41,11 +41,39 @@ class _Cut:
     bits: float
     online_bits: float | None
 
+    @classmethod
+    def of(cls, model: Model, launch: Launch) -> _Cut:
+        size = launch.value_bytes or min(model.value_bytes, 2)
+        return cls(launch.tensor_parallel, launch.pipeline_parallel, 8.0 * size, launch.online_bits)
+
 
 def weight_bytes(model: Model, launch: Launch) -> tuple[float, ...] | Unknown:
     """Bytes of weights on one device of each pipeline stage, in their order; Unknown where files and shape disagree."""
-    size = launch.value_bytes or min(model.value_bytes, 2)
-    return _weight_bytes(model, _Cut(launch.tensor_parallel, launch.pipeline_parallel, 8.0 * size, launch.online_bits))
+    return _weight_bytes(model, _Cut.of(model, launch))
+
+
+def read_bytes(model: Model, launch: Launch) -> float | Unknown:
+    """What one device of each pipeline stage reads of its weights, at least, for one more token of one request; the sum
+    over the stages, which follow one another. Of a mixture the experts that work for a token, and no embedding, of
+    which a row is read. Unknown as `weight_bytes`.
+    """
+    held = weight_bytes(model, launch)
+    if isinstance(held, Unknown):
+        return held
+    moe = model.moe
+    working = model if moe is None else replace(model, moe=replace(moe, experts=min(moe.active, moe.experts)))
+    cut = _Cut.of(model, launch)
+    stages = stage_layers(model.layers, launch.pipeline_parallel)
+    every = 0.0
+    for place, (layers, whole) in enumerate(zip(stages, held, strict=True)):
+        last = place == len(stages) - 1
+        # A matrix that is tied is read as the last one, whatever stage holds it as the first.
+        every += (
+            whole
+            * _stage_bytes(working, cut, layers, first=False, last=last)
+            / _stage_bytes(model, cut, layers, first=place == 0, last=last)
+        )
+    return every
 
 
 @lru_cache(maxsize=64)

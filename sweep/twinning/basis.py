@@ -61,7 +61,9 @@ def learn(record: Record, near: Sequence[Launch], *, steps: float = _STEPS, memb
             held += found[2]
     if not taken:
         raise UserError(f"{record.folder}: no trial has a request whose lengths and times are known")
-    calibration = _calibrated([observation for _, observation, _ in taken], members)
+    # All of them have the same weights in the same shape: it is what `nearest_first` goes by.
+    least_step_s = 0.0 if record.room is None else record.room.least_step_s(near[0].flags)
+    calibration = _calibrated([observation for _, observation, _ in taken], members, least_step_s)
     rates = [rate for *_, own in taken for rate in own]
     # Of observations the pauses between rounds would count as time without arrivals.
     assert calibration.seen is not None  # it rests on observations
@@ -74,9 +76,9 @@ _calibrations: OrderedDict[bytes, Calibration] = OrderedDict()
 _KEPT = 64
 
 
-def _calibrated(observations: Sequence[Observation], members: int) -> Calibration:
+def _calibrated(observations: Sequence[Observation], members: int, least_step_s: float) -> Calibration:
     """A fit takes seconds and depends on its data alone, so the same data are fitted once a process."""
-    digest = hashlib.sha256(f"{members}".encode())
+    digest = hashlib.sha256(f"{members} {least_step_s}".encode())
     for one in observations:
         digest.update(f"{one.engine!r}".encode())
         columns = [getattr(one.load, item.name) for item in fields(one.load)]
@@ -84,7 +86,7 @@ def _calibrated(observations: Sequence[Observation], members: int) -> Calibratio
             digest.update(f"{column.dtype} {len(column)} ".encode() + column.tobytes())
     key = digest.digest()
     if key not in _calibrations:
-        _calibrations[key] = calibrate(observations, members=members)
+        _calibrations[key] = calibrate(observations, members=members, least_step_s=least_step_s)
         if len(_calibrations) > _KEPT:
             _calibrations.popitem(last=False)
     return _calibrations[key]

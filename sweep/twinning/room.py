@@ -1,6 +1,6 @@
-"""KV cache of a launch not made yet, from one that was: the difference between the two by the memory model.
+"""What a model on its cards cannot be otherwise: the KV cache of a launch beside another's, and the least of a step.
 
-What the formulas are off by is mostly the same for both launches, so of their figures only differences are used.
+Of KV cache what the formulas are off by is mostly the same for two launches, so only their difference is used.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweep.fingerprint import Fingerprint
-from sweep.memory import GIB, Device, Model, Unknown, parts_of, read_launch, read_model
+from sweep.memory import GIB, Device, Model, Unknown, parts_of, read_bytes, read_launch, read_model
 from sweep.trial import Flags
 from sweep.twin import card_of
 
 # A difference is off by this share of itself; and launches of one setting differ: less on the first, which compiles.
 _OFF, _LESS, _MORE = 0.15, 0.05, 0.02
+# Of the bandwidth that its maker states a card has so much at most: memory clocked up, and faster variants of a name.
+_FASTEST = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,14 @@ class Room:
             return None
         expected, off = tokens + mine - theirs, _OFF * abs(mine - theirs)
         return max(expected * (1.0 - _LESS) - off, 0.0), max(expected, 0.0), max(expected * (1.0 + _MORE) + off, 0.0)
+
+    def least_step_s(self, flags: Flags) -> float:
+        """What no step of a server with these flags can be faster than: each device reads the weights that work for a
+        token once. 0 where that is not understood."""
+        card = card_of(self.device.name)
+        launch = read_launch(flags, self.model, self.device)
+        every = launch if isinstance(launch, Unknown) else read_bytes(self.model, launch)
+        return 0.0 if card is None or isinstance(every, Unknown) else every / (card.gb_per_s * 1e9 * _FASTEST)
 
 
 def room_of(known: Fingerprint) -> Room | None:
