@@ -36,6 +36,8 @@ _SHORT_LIST = 16
 # Measured settings, today's flags included, before the twin may say that nothing is left; and what an expected
 # improvement must be worth, as a share of the best score: below that launches tell luck from luck.
 _LEAST_MEASURED, _PROMISING = 4, 0.005
+# It may not as long as one setting has such a chance to be better by this share: the lower end of a 90 % interval.
+_CHANCE, _WORTH = 0.05, 0.02
 # It may end a search only where measured scores are off by less than this.
 _TRUSTED = 0.2
 # A setting this much worse than today's flags is not launched to learn of costs.
@@ -51,6 +53,16 @@ class Advice:
     kind: Literal["separate", "improve", "done", "unfit"]
     ranked: tuple[Flags, ...]
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rated:
+    """A setting with its expected improvement over the best that was measured, as a share of that, and the probability
+    that it is better by `_WORTH`; both times the probability that it keeps the SLOs."""
+
+    gain: float
+    chance: float
+    candidate: Candidate
 
 
 def advise(
@@ -78,7 +90,7 @@ def advise(
     if (why := misfit(scores, residuals)) is not None:
         return Advice("unfit", (), why)
     rated = _rated(scene, fresh, residuals)
-    promise = rated[0][0] if rated else 0.0
+    promise = rated[0].gain if rated else 0.0
     if len({one.schedule for _, one in scene.measured}) < 2 and promise < _PROMISING:
         advice = _separate(scene, fresh, startup_s)
     else:
@@ -145,9 +157,8 @@ def _spread_out(found: Sequence[Candidate], count: int) -> list[Candidate]:
     return chosen
 
 
-def _rated(scene: Scene, fresh: Sequence[Candidate], residuals: Residuals) -> list[tuple[float, Candidate]]:
-    """The most promising settings, best first, each with its expected improvement over the best that was measured, as a
-    share of that, times the probability that it keeps the SLOs."""
+def _rated(scene: Scene, fresh: Sequence[Candidate], residuals: Residuals) -> list[_Rated]:
+    """The most promising settings, best first."""
     best, where = _best(scene, residuals)
 
     def at_first(one: Candidate) -> float:
@@ -167,23 +178,32 @@ def _rated(scene: Scene, fresh: Sequence[Candidate], residuals: Residuals) -> li
             variance = residuals.between(one.engines[0], where)
         spread = float(np.var(np.log(scores))) if len(scores) > 1 else 0.0
         kept = _kept(scene, one, rows)
-        gain = 1.0 if best is None else expected_improvement(math.log(simulated) + mean, variance + spread, best) / best
-        rated.append((gain * kept, one))
-    rated.sort(key=lambda pair: -pair[0])
+        gain = chance = 1.0
+        if best is not None:
+            expected, variance = math.log(simulated) + mean, variance + spread
+            gain = expected_improvement(expected, variance, best) / best
+            ahead = math.log(best * (1.0 - _WORTH)) - expected
+            chance = below(ahead / math.sqrt(variance)) if variance > 0 else float(ahead > 0)
+        rated.append(_Rated(gain * kept, chance * kept, one))
+    rated.sort(key=lambda one: -one.gain)
     return rated
 
 
-def _improve(scene: Scene, rated: Sequence[tuple[float, Candidate]]) -> Advice:
-    """The settings by what they promise; none once that is no more than luck."""
-    promise = rated[0][0] if rated else 0.0
+def _improve(scene: Scene, rated: Sequence[_Rated]) -> Advice:
+    """The settings by what they promise; none once that is no more than luck, and none has a chance worth a launch."""
+    promise = rated[0].gain if rated else 0.0
+    chance = max((one.chance for one in rated), default=0.0)
     measured = len({one.schedule for _, one in scene.measured})
-    if promise < _PROMISING and (measured >= _LEAST_MEASURED or not rated):
+    if promise < _PROMISING and chance < _CHANCE and (measured >= _LEAST_MEASURED or not rated):
         looked = len({one.schedule for one in scene.found})
-        reason = f"none of {looked:,} settings that differ at all promises more than {promise:.1%} over the best one"
+        reason = (
+            f"none of {looked:,} settings that differ at all promises more than {promise:.1%} over the best one, "
+            f"or is better by {_WORTH:.0%} with more than {chance:.0%}"
+        )
         return Advice("done", (), reason)
     kept = any(keeps(scene, launch) for launch, _ in scene.measured)
     aim = f"{promise:.1%} expected over the best measured" if kept else f"SLOs kept with {promise:.0%}"
-    return Advice("improve", tuple(one.flags for _, one in rated), aim)
+    return Advice("improve", tuple(one.candidate.flags for one in rated), aim)
 
 
 def _best(scene: Scene, residuals: Residuals) -> tuple[float | None, Engine | None]:
