@@ -30,7 +30,9 @@ if ! { [ -x "$python" ] && "$python" -c '' 2>/dev/null; }; then
 fi
 if ! grep -qsx "$stamp ${extras}" .venv/installed; then
     echo "scripts: installing .[${extras}] into .venv (minutes the first time)"
-    "$python" -m pip install --quiet --quiet --disable-pip-version-check --editable ".[${extras}]"
+    "$python" -m pip install --quiet --quiet --disable-pip-version-check --no-compile --editable ".[${extras}]"
+    # Compiled on all cores, where pip takes one; files that are no Python of ours to mend may fail.
+    "$python" -m compileall -qq -j 0 .venv/lib sweep >/dev/null 2>&1 || true
     echo "$stamp ${extras}" >>.venv/installed
     # Whoever has the larger set has the smaller one, too.
     case "$extras" in *,*) echo "$stamp ${extras%%,*}" >>.venv/installed ;; esac

@@ -112,7 +112,7 @@ def _end(process: subprocess.Popen[str]) -> None:
     assert process.stdout is not None
     with contextlib.suppress(BrokenPipeError):
         process.stdin.close()
-    process.wait(120)
+    process.wait(300)
     process.stdout.close()
 
 

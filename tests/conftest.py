@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from studies import Studies, all_studies
+from studies import Head, Studies
+
+_RAY = "SWEEP_TESTS_RAY"
 
 # The files that take longest, longest first: workers that get whole files then end at about the same time.
 LONGEST = (
@@ -33,7 +39,6 @@ LONGEST = (
     "test_stuck",
     "test_cluster_study",
     "test_bench_twin",
-    "test_production_vllm",
     "test_report_browser",
 )
 
@@ -65,8 +70,23 @@ def signals_as_from_a_terminal() -> Iterator[None]:
         signal.signal(number, signal.SIG_IGN)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A place for the one Ray cluster of all workers, which inherit what is set here."""
+    if not hasattr(session.config, "workerinput"):
+        os.environ[_RAY] = tempfile.mkdtemp(prefix="sweep-ray-")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """The workers are gone, and what used the cluster with them."""
+    if not hasattr(session.config, "workerinput"):
+        Head(Path(os.environ[_RAY]), os.getpid()).end()
+        shutil.rmtree(os.environ.pop(_RAY))
+
+
 @pytest.fixture(scope="session")
-def studies() -> Iterator[Studies]:
+def studies(request: pytest.FixtureRequest) -> Studies:
     """Drivers that start fast, on one Ray cluster."""
-    with all_studies() as found:
-        yield found
+    owner = os.getppid() if hasattr(request.config, "workerinput") else os.getpid()
+    return Studies(Head(Path(os.environ[_RAY]), owner))

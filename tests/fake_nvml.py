@@ -41,7 +41,7 @@ def build(folder: Path, *, missing: tuple[str, ...] = ()) -> Path:
         hidden = [f"-D{name}=hidden_{name}" for name in missing]
         # Without -soname the loader never takes this library for one asked for by name.
         flags = ["-O0", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([found, *flags, *hidden, str(SOURCE), "-o", str(library), "-lpthread"], check=True, timeout=60)
+        subprocess.run([found, *flags, *hidden, str(SOURCE), "-o", str(library), "-lpthread"], check=True, timeout=300)
     return library
 
 

@@ -100,8 +100,8 @@ def _grandchildren(config: Config) -> None:
     if not spec:
         return
     pids = []
-    ready, say_ready = os.pipe()  # nobody hears of a grandchild before it takes signals as asked
     for _ in range(spec.get("count", 1)):
+        ready, say_ready = os.pipe()  # nobody hears of a grandchild before it takes signals as asked
         pid = os.fork()
         if pid == 0:
             if spec.get("setsid"):
@@ -116,10 +116,10 @@ def _grandchildren(config: Config) -> None:
                 os.execve(sys.executable, [sys.executable, "-S", "-c", _SLEEP_DEAF], {})
             while True:
                 time.sleep(60)
+        os.close(say_ready)  # of one that was killed before, the end is read
         os.read(ready, 1)
+        os.close(ready)
         pids.append(pid)
-    os.close(ready)
-    os.close(say_ready)
     if "pid_file" in spec:
         with open(spec["pid_file"] + ".part", "w") as file:  # noqa: PTH123
             json.dump(pids, file)

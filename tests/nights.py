@@ -21,7 +21,7 @@ if "VLLM_API_KEY" in os.environ:
     with open(os.path.join(sys.argv[1], str(os.getpid())), "w") as file:
         json.dump({"env": dict(os.environ), "argv": sys.argv[2:], "nice": os.nice(0)}, file)
     # All but the first wait for one another, to be there at one time.
-    patience = 600
+    patience = 2800
     while 1 < len(os.listdir(sys.argv[1])) < int(os.environ.get("WITNESS_WAIT", "0")) and patience:
         patience -= 1
         time.sleep(0.1)

@@ -13,7 +13,7 @@ from waiting import until
 from sweep import supervisor
 from sweep.server import port_free
 
-SECONDS = 30.0
+SECONDS = 300.0
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,19 +27,26 @@ from waiting import until
 from sweep.journal import read_progress
 from sweep.store import StoredTrial, read_trials
 
+# Told where to write, and who must be alive: argv is a folder and a process id.
 _HEAD = """
-import ray, sys
+import os, pathlib, ray, sys, time
+folder, owner = pathlib.Path(sys.argv[1]), f"/proc/{sys.argv[2]}"
 for tries_left in (2, 1, 0):  # Ray gives itself half a minute to come up: little where everything runs at once
     try:
-        context = ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level=50,
+        context = ray.init(address="local", num_cpus=64, include_dashboard=False, log_to_driver=False, logging_level=50,
                            object_store_memory=100 << 20, _system_config={"prestart_worker_first_driver": False})
         break
     except Exception:
         if not tries_left:
+            (folder / "address").write_text("")
             raise
         ray.shutdown()
-print(context.address_info["gcs_address"], flush=True)
-sys.stdin.read()
+(folder / "address.part").write_text(context.address_info["gcs_address"])
+(folder / "address.part").rename(folder / "address")
+while os.path.exists(owner) and not (folder / "end").exists():
+    time.sleep(0.1)
+ray.shutdown()
+(folder / "ended").touch()
 """
 
 
@@ -100,24 +107,50 @@ class Driver:
         until(there, f"trial {number} in {phase}", timeout_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A Ray cluster that whoever comes first starts; it lives until it is told to end, or its owner is gone."""
+
+    folder: Path
+    owner: int
+
+    def begin(self) -> None:
+        """Start it, unless another has."""
+        with contextlib.suppress(FileExistsError):
+            (self.folder / "begun").touch(exist_ok=False)
+            os.posix_spawn(  # it is to outlive the worker that begins it
+                sys.executable,
+                [sys.executable, "-c", _HEAD, str(self.folder), str(self.owner)],
+                environment(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS.parent}{os.pathsep}{TESTS}"),
+                file_actions=[(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1)],
+                setsid=True,
+            )
+
+    def address(self) -> str:
+        """Where it is, once it is up."""
+        until((self.folder / "address").exists, "Ray for the tests")
+        address = (self.folder / "address").read_text()
+        assert address, "no Ray for the tests"
+        return address
+
+    def end(self) -> None:
+        """End it, where it was begun."""
+        if (self.folder / "begun").exists():
+            (self.folder / "end").touch()
+            until((self.folder / "ended").exists, "an end of the Ray of the tests")
+
+
 class Studies:
     """Starts drivers; `address` is the shared cluster."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: Head) -> None:
+        head.begin()
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload(["sweep.tune", "sweep.study", "sweep.trainable", "tokenizers", "studies"])
         self._numbers = itertools.count(1)
-        self._head = subprocess.Popen(
-            [sys.executable, "-c", _HEAD],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment(RAY_USAGE_STATS_ENABLED="0", PYTHONPATH=f"{TESTS.parent}{os.pathsep}{TESTS}"),
-        )
         with _environment(**_AUTH):
             self._context.Process(target=int).start()  # the imports of the fork server, while Ray starts
-        assert self._head.stdout is not None
-        self.address = self._head.stdout.readline().decode().strip()
-        assert self.address, "no Ray for the tests"
+        self.address = head.address()
 
     def start(
         self,
@@ -141,14 +174,6 @@ class Studies:
         process.start()
         until(output.exists, "the driver to start")
         return Driver(process, output, results, began_wall_s)
-
-    def close(self) -> None:
-        """End the cluster."""
-        assert self._head.stdin is not None
-        assert self._head.stdout is not None
-        self._head.stdin.close()
-        self._head.wait(120)
-        self._head.stdout.close()
 
 
 @contextlib.contextmanager
@@ -192,12 +217,13 @@ def _drive(count: int, umask: int, words: list[str], output: str, errors: str, e
 
 @contextlib.contextmanager
 def all_studies() -> Iterator[Studies]:
-    """Studies for a while."""
-    studies = Studies()
-    try:
-        yield studies
-    finally:
-        studies.close()
+    """Studies for a while, on a cluster of their own."""
+    with tempfile.TemporaryDirectory() as folder:
+        head = Head(Path(folder), os.getpid())
+        try:
+            yield Studies(head)
+        finally:
+            head.end()
 
 
 def kill_again_and_again(
@@ -223,7 +249,7 @@ def kill_again_and_again(
     return records
 
 
-def nothing_left(folder: Path, within_s: float = 30.0) -> float:
+def nothing_left(folder: Path, within_s: float = 300.0) -> float:
     """Seconds until no process has `folder` in its command line any more; AssertionError after `within_s`."""
     began = time.monotonic()
     until(lambda: not processes_with(str(folder)), f"an end of {processes_with(str(folder))}", within_s)

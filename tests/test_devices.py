@@ -75,7 +75,8 @@ def busy_night(folder: Path, trials: int) -> Path:
 # A Ray of somebody else with one device.
 CLUSTER = """
 import sys, ray
-context = ray.init(num_gpus=1, num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+context = ray.init(num_gpus=1, num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR",
+                   _system_config={"prestart_worker_first_driver": False})
 print(context.address_info["gcs_address"], flush=True)
 sys.stdin.read()
 """
@@ -103,7 +104,7 @@ def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> No
             address = cluster.stdout.readline().strip()
             fake.write(f"process 0 {squatter.pid} 9000 -1")
             path = busy_night(tmp_path, trials=2)
-            done = tune(path, "--ray-address", address, timeout_s=120, RAY_AUTH_MODE="token", **paths)
+            done = tune(path, "--ray-address", address, RAY_AUTH_MODE="token", **paths)
         finally:
             squatter.kill()
             assert cluster.stdin is not None

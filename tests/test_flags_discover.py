@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from sweep.errors import FlagError
-from sweep.flags import check_flags, discover
-from sweep.vllm_cpu import installed
+from sweep.flags import discover
 
 DATA = Path(__file__).with_name("data")
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_vllm.py")))
@@ -139,26 +137,3 @@ def test_the_fake_answers_like_vllm(tmp_path: Path) -> None:
     assert dialect.client is not None
     assert dialect.server.options["enable-prefix-caching"].negatable
     assert not dialect.client.options["save-result"].takes_value
-
-
-@pytest.mark.vllm
-def test_the_installed_vllm_is_understood(tmp_path: Path) -> None:
-    found = installed()
-    if found is None:
-        pytest.skip("no vLLM is installed")
-    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-    dialect = discover(
-        found.server_command, found.client_command, env=env, cache_folder=tmp_path, version=found.version
-    )
-    assert dialect.notice is None
-    assert dialect.server is not None
-    assert dialect.client is not None
-    assert len(dialect.server.options) > 200
-    check_flags(
-        {"gpu-memory-utilization": 0.7, "max-num-seqs": 32, "enable-chunked-prefill": True, "block-size": 32},
-        dialect.server,
-        what="serve.flags",
-    )
-    with pytest.raises(FlagError, match="'max-num-seqs'"):
-        check_flags(["max-num-seq"], dialect.server, what="serve.flags")
-    assert "openai-chat" in dialect.client.options["backend"].choices

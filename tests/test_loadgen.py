@@ -106,7 +106,7 @@ def a_server(folder: Path, fake: dict[str, Any]) -> Iterator[VllmServer]:
             port=port.port,
             served_name="served",
             api_key=key,
-            startup_timeout_s=30.0,
+            startup_timeout_s=300.0,
             stop_timeout_s=2.0,
         )
         server = VllmServer.start(launch)

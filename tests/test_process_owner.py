@@ -163,7 +163,7 @@ def test_same_id_and_start_time_is_ended(tmp_path: Path, innocent: subprocess.Po
     # `sleep` goes at SIGTERM; it stays a zombie of this test until it is waited for, which is not alive.
     (found,) = end_leftovers(tmp_path)
     assert found.ended == (innocent.pid,)
-    assert innocent.wait(5) == -signal.SIGTERM
+    assert innocent.wait(300) == -signal.SIGTERM
     assert not path.exists()
 
 

@@ -94,7 +94,7 @@ def port(tmp_path: Path) -> Iterator[int]:
 
 
 def get(port: int, path: str, host: str | None = None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    connection = http.client.HTTPConnection(HOST, port, timeout=300)
     connection.request("GET", path, headers={"Host": host or f"{HOST}:{port}"})
     answer = connection.getresponse()
     content = answer.read()

@@ -49,7 +49,7 @@ def start(tmp_path: Path, port: PortReservation) -> Iterator[Start]:
     """Start a fake server with the given behaviour; stopped, with all it started, at the end."""
     servers: list[VllmServer] = []
 
-    def run(fake: dict[str, Any], *, timeout_s: float = 20.0, served: str = "toy", **changes: Any) -> VllmServer:
+    def run(fake: dict[str, Any], *, timeout_s: float = 300.0, served: str = "toy", **changes: Any) -> VllmServer:
         key = new_api_key()
         number = changes.get("port", port.port)
         # A proxy that leads nowhere must never be asked.
@@ -95,7 +95,7 @@ def test_one_life(tmp_path: Path, port: PortReservation, start: Start, monkeypat
     assert waited == sorted(waited)
     assert server.healthy()
     assert server.exit_code() is None
-    assert server.complete("Say something", 3, timeout_s=10)
+    assert server.complete("Say something", 3, timeout_s=300)
     metrics = server.metrics_text() or ""
     # The completion of wait_ready and ours: 1 and 3 tokens.
     assert 'vllm:generation_tokens_total{engine="0",model_name="toy"} 4.0' in metrics.splitlines()
@@ -113,7 +113,7 @@ def test_one_life(tmp_path: Path, port: PortReservation, start: Start, monkeypat
 def test_chat_stands_in_where_completions_are_absent(start: Start) -> None:
     server = start({"absent": ["/v1/completions"]})
     server.wait_ready()
-    assert server.complete("Hello", 2, timeout_s=10)
+    assert server.complete("Hello", 2, timeout_s=300)
 
 
 def test_the_prefix_cache_is_emptied_once_its_blocks_are_free(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,7 +123,7 @@ def test_the_prefix_cache_is_emptied_once_its_blocks_are_free(start: Start, monk
 
     def hits_of_two() -> float:
         for _ in range(2):
-            assert server.complete("The same words again", 1, timeout_s=10)
+            assert server.complete("The same words again", 1, timeout_s=300)
         return float(re.findall(r"^vllm:prefix_cache_hits_total.* (\S+)$", server.metrics_text() or "", re.M)[0])
 
     once = hits_of_two()

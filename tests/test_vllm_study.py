@@ -2,150 +2,29 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import fake_study
 import pytest
+from vllm_night import NAME, OUTPUT_TOKENS, PROMPTS, ROUNDS, WARMUP, Study, run_study
+from vllm_parser import Production, hostile_production, parsed_by_vllm
 
+from sweep.errors import FlagError
+from sweep.flags import check_flags, discover
 from sweep.metric_table import LATENCIES
 from sweep.metrics import summarize
-from sweep.store import StoredTrial, read_engine, read_events, read_requests, read_rounds, read_trials
+from sweep.store import read_engine, read_events, read_requests, read_rounds
 from sweep.trial import TrialStatus
 from sweep.vllm_cpu import installed
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
-
-ROOT = Path(__file__).parents[1]
-PROMPTS, ROUNDS, WARMUP, OUTPUT_TOKENS = 20, 2, 2, 8
-NAME = "toy-of-the-vllm-test"
-
-# Every Python started below the study tells the key it was given, and which variables of Ray it sees.
-WITNESS = """
-import json, os
-if "VLLM_API_KEY" in os.environ:
-    with open(os.environ["WITNESS_FILE"], "a") as file:
-        ray = [name for name in os.environ if name.startswith("RAY_")]
-        file.write(json.dumps([os.environ["VLLM_API_KEY"], ray]) + "\\n")
-"""
-
-# The parser of `vllm serve` itself, without a start.
-PARSE = """
-import json, sys
-from sweep import vllm_cpu
-vllm_cpu.adapt()
-from vllm.entrypoints.cli.serve import ServeSubcommand
-from vllm.utils.argparse_utils import FlexibleArgumentParser
-parser = FlexibleArgumentParser()
-ServeSubcommand().subparser_init(parser.add_subparsers(dest="subparser"))
-args = parser.parse_args(["serve", "--config", sys.argv[1]])
-names = ("model", "served_model_name", "max_num_seqs", "block_size", "max_model_len", "enforce_eager")
-print(json.dumps({name: getattr(args, name) for name in names}))
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class Study:
-    """What the study left."""
-
-    folder: Path
-    model: Path
-    printed: list[dict[str, Any]]
-    stderr: str
-    code: int
-    witnessed: list[tuple[str, list[str]]]
-
-    @property
-    def trials(self) -> tuple[StoredTrial, ...]:
-        return read_trials(self.folder)
-
-    @property
-    def complete(self) -> list[StoredTrial]:
-        return [trial for trial in self.trials if trial.status is TrialStatus.COMPLETE]
-
-    def log(self, number: int, name: str) -> str:
-        return (self.folder / "logs" / f"{number:04d}" / name).read_text(errors="replace")
 
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     if installed() is None:
         pytest.skip("no vLLM is installed: pip install '.[cpu]'")
-    folder = tmp_path_factory.mktemp("vllm")
-    model = folder / "toy"
-    subprocess.run([sys.executable, str(ROOT / "scripts" / "build_toy_model.py"), str(model)], check=True)
-    (folder / "witness").mkdir()
-    (folder / "witness" / "sitecustomize.py").write_text(WITNESS)
-    path = fake_study.write(folder / "study.yaml", content(folder, model))
-    witness = folder / "witness.jsonl"
-    done = fake_study.tune(
-        path,
-        "--json",
-        timeout_s=1400,
-        PYTHONPATH=os.pathsep.join((str(folder / "witness"), str(ROOT))),
-        WITNESS_FILE=str(witness),
-    )
-    assert witness.exists(), done.stderr
-    return Study(
-        folder / "results" / "real",
-        model,
-        fake_study.json_lines(done.stdout),
-        done.stderr,
-        done.returncode,
-        [tuple(json.loads(line)) for line in witness.read_text().splitlines()],
-    )
-
-
-def content(folder: Path, model: Path) -> dict[str, Any]:
-    """Four points; with this seed trial 1 has block size 16, which attention on the CPU refuses, and trial 2 has 32."""
-    return {
-        "study": {
-            "name": "real",
-            "seed": 0,
-            "sampler": "random",
-            "trials": 3,
-            "racing": False,
-            "results": str(folder / "results"),
-            "retry_wait_s": 0,
-        },
-        "confirm": {"candidates": 0},  # a start takes a minute; confirmations run on the fake
-        "model": {"path": str(model), "served_name": NAME},
-        "serve": {
-            "flags": {
-                "max-model-len": 2048,
-                "enforce-eager": True,
-                "dtype": "bfloat16",
-                "gpu-memory-utilization": 0.1,
-                "max-num-batched-tokens": 1024,
-            },
-            "env": {"VLLM_CPU_OMP_THREADS_BIND": "nobind"},
-            "startup_timeout_s": 300,
-        },
-        "search_space": {
-            "parameters": {
-                "max-num-seqs": {"type": "choice", "values": [4, 16]},
-                "block-size": {"type": "choice", "values": [16, 32]},
-            }
-        },
-        "load": {
-            "output_tokens": OUTPUT_TOKENS,
-            "num_prompts": PROMPTS,
-            "rounds": ROUNDS,
-            "warmup_prompts": WARMUP,
-            "request_rate": 10,
-            "request_timeout_s": 60,
-            "max_lag_ms": 10_000,  # other tests run beside: a late client is not measured again
-        },
-        "objective": {"preset": "balanced"},
-        "baseline": {"max-num-seqs": 4, "block-size": 32},
-        "resources": {"gpus": 0},
-    }
+    return run_study(tmp_path_factory.mktemp("vllm"))
 
 
 def test_ends_with_a_verdict(study: Study) -> None:
@@ -259,17 +138,20 @@ def test_phases_of_a_trial_are_events(study: Study) -> None:
         assert phases == ["host", "start", "ready", "warmup", "load", "stop"]
 
 
-def test_best_yaml_is_read_by_vllm_itself(study: Study) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PARSE, str(study.folder / "best.yaml")],
-        env=fake_study.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+@pytest.fixture(scope="module")
+def production(tmp_path_factory: pytest.TempPathFactory) -> Production:
+    return hostile_production(tmp_path_factory.mktemp("production"))
+
+
+@pytest.fixture(scope="module")
+def parsed(study: Study, production: Production) -> list[dict[str, str]]:
+    """As vLLM reads best.yaml, and a study's vllm.yaml and command of all that is hard to write down."""
+    return parsed_by_vllm(["serve", "--config", str(study.folder / "best.yaml")], production.file, production.command)
+
+
+def test_best_yaml_is_read_by_vllm_itself(study: Study, parsed: list[dict[str, str]]) -> None:
     flags = study.printed[-1]["flags"]
-    assert json.loads(done.stdout.splitlines()[-1]) == {
+    wanted = {
         "model": str(study.model),
         "served_model_name": [NAME],
         "max_num_seqs": flags["max-num-seqs"],
@@ -277,6 +159,36 @@ def test_best_yaml_is_read_by_vllm_itself(study: Study) -> None:
         "max_model_len": 2048,
         "enforce_eager": True,
     }
+    assert {name: parsed[0][name] for name in wanted} == {name: repr(value) for name, value in wanted.items()}
+
+
+def test_vllm_reads_the_file_as_it_reads_the_command(parsed: list[dict[str, str]], production: Production) -> None:
+    by_file, by_words = ({**one} for one in parsed[1:])
+    model = {by_file.pop("model"), by_words.pop("model")}
+    assert f"'{production.model}'" in str(model)
+    assert by_file == by_words
+    assert by_file["max_num_seqs"] == "64"
+
+
+def test_the_installed_vllm_is_understood(study: Study) -> None:
+    """By what it answered to the study, which kept it."""
+    found = installed()
+    assert found is not None
+    kept = study.folder.parents[1] / "cache" / "sweep"
+    assert len(list(kept.iterdir())) == 2
+    dialect = discover(found.server_command, found.client_command, env={}, cache_folder=kept, version=found.version)
+    assert dialect.notice is None
+    assert dialect.server is not None
+    assert dialect.client is not None
+    assert len(dialect.server.options) > 200
+    check_flags(
+        {"gpu-memory-utilization": 0.7, "max-num-seqs": 32, "enable-chunked-prefill": True, "block-size": 32},
+        dialect.server,
+        what="serve.flags",
+    )
+    with pytest.raises(FlagError, match="'max-num-seqs'"):
+        check_flags(["max-num-seq"], dialect.server, what="serve.flags")
+    assert "openai-chat" in dialect.client.options["backend"].choices
 
 
 def test_nothing_is_left(study: Study) -> None:
