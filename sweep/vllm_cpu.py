@@ -87,7 +87,7 @@ def _fork_for_spawn() -> None:
     def get_context(method: str | None = None) -> Any:
         return asked("fork" if method == "spawn" else method)
 
-    multiprocessing.get_context = get_context  # type: ignore[assignment]
+    multiprocessing.get_context = get_context
 
 
 def _main() -> None:

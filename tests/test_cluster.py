@@ -16,7 +16,7 @@ pytestmark = pytest.mark.night
 def refused(folder: Path, address: str, **environment: str) -> str:
     """The line with which a study on that cluster is refused."""
     path = fake_study.write(folder / "study.yaml", fake_study.study(folder))
-    done = fake_study.tune(path, "--ray-address", address, **environment)
+    done = fake_study.tune(path, "--ray-address", address, timeout_s=400, **environment)
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""
     assert not list((folder / "results" / "night" / "logs").glob("*/server-*.log"))

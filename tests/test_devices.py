@@ -104,7 +104,7 @@ def test_a_busy_device_of_a_joined_cluster_stops_the_study(tmp_path: Path) -> No
             address = cluster.stdout.readline().strip()
             fake.write(f"process 0 {squatter.pid} 9000 -1")
             path = busy_night(tmp_path, trials=2)
-            done = tune(path, "--ray-address", address, RAY_AUTH_MODE="token", **paths)
+            done = tune(path, "--ray-address", address, timeout_s=400, RAY_AUTH_MODE="token", **paths)
         finally:
             squatter.kill()
             assert cluster.stdin is not None
