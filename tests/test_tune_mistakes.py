@@ -102,6 +102,7 @@ def test_dry_run_shows_commands_and_launches_nothing(tmp_path: Path, monkeypatch
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     content = fake_study.study(tmp_path)
     content["search_space"] = {**content["search_space"], "constraints": ["max-num-seqs <= 128"]}
+    content["serve"]["startup_timeout_s"] = 30
     content["load"] |= {"startup_timeout_s": 60, "request_timeout_s": 60, "max_concurrency": 4}
     night = Night(tmp_path, content)
     done = CliRunner().invoke(app, [str(fake_study.write(tmp_path / "study.yaml", night.content)), "--dry-run"])

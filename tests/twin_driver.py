@@ -179,6 +179,7 @@ def main() -> None:
     # vLLM logs to standard output, which is the answer's here.
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    vllm_cpu.inspect_models_here()
     scenarios = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
         config = base_config(Path(folder))
