@@ -6,8 +6,8 @@ what the `vllm` command does for `vllm`. Three things stand in its way (seen wit
 - its code asks importlib for the version of a distribution named `vllm`, which is not there;
 - only a version with "cpu" in it keeps it from loading kernels for AVX512, which end in SIGILL elsewhere;
 - its dependency torchvision is a build for another torch and breaks `import transformers`; text models need none of it.
-  vLLM looks at a model's class in a Python of its own, which nothing here reaches; it only keeps CUDA out of the server's
-  process, so on the CPU the server looks by itself, one import of vLLM less.
+  vLLM looks at a model's class in a Python of its own, which nothing here reaches. That only keeps CUDA out of the
+  server's process: on the CPU the server looks by itself, one import of vLLM less.
 
 vLLM starts its engine by `spawn`, which imports this module again in each child: what stands at the end of this file
 under `__mp_main__` is therefore applied there too. With SWEEP_CPU_ENGINE=fork in the server's environment the engine
