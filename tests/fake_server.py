@@ -33,8 +33,13 @@ def serve(argv: list[str]) -> None:
     _dump(config, argv)
     _count(config)
     _refuse_unknown(config, flags)
+
+    def leave(*_: object) -> None:
+        say(config.get("last_words", "INFO 11-30 06:00:09 [launcher.py:110] Shutting down FastAPI HTTP server."))
+        os._exit(0)
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN if config.get("ignore_sigterm") else _leave)
+        signal.signal(number, signal.SIG_IGN if config.get("ignore_sigterm") else leave)
     _grandchildren(config)
     say(f"INFO 11-30 06:00:00 [api_server.py:1] vLLM API server version {VERSION}")
     say(f"INFO 11-30 06:00:00 [utils.py:233] non-default args: {json.dumps(flags)}")
@@ -61,11 +66,6 @@ def die(code: int, number: int | None = None, log: str = "") -> None:
         os.kill(os.getpid(), number)
         time.sleep(1)
     os._exit(code)
-
-
-def _leave(*_: object) -> None:
-    say("INFO 11-30 06:00:09 [launcher.py:110] Shutting down FastAPI HTTP server.")
-    os._exit(0)
 
 
 def _count(config: Config) -> None:

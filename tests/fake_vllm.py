@@ -13,6 +13,7 @@ Server, start
   metrics_delay_s (of the first answer of /metrics, which is asked for once the server is ready)
 Server, process tree
   grandchild {count, setsid, ignore_sigterm, clear_env, pid_file}; server_dies_with_child; ignore_sigterm
+  last_words (printed when it is told to end)
 Server, load. N counts streamed requests from 1, those of a warm-up included.
   ttft_ms, prefill_ms_per_token, itl_ms, contention (slowdown per running request), jitter (log SD of each gap)
   stop_after (tokens, without ignore_eos); kv_tokens (beyond it requests are preempted); landscape (below); seed

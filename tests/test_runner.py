@@ -157,6 +157,7 @@ def test_good_trial(bench: Bench) -> None:
 
 # What the fake does, changes of the setup, and the class and status that it must come to.
 INFEASIBLE, FAILED = TrialStatus.INFEASIBLE, TrialStatus.FAILED
+ENGINE_DIED = "ERROR [core_client.py:600] Engine core proc EngineCore died unexpectedly, shutting down."
 FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, TrialStatus]] = {
     "every request 500": ({"all_500": True}, {}, "client_error", FAILED),
     "server exits in mid-load": ({"die_at_request": 9, "die_code": 0}, {}, "engine_died", FAILED),
@@ -177,6 +178,12 @@ FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any], str | None, TrialStatus]
     "latencies zero": ({"client": {"result": "zero"}}, {}, "client_error", FAILED),
     "latencies negative": ({"client": {"result": "negative"}}, {}, "client_error", FAILED),
     "client fails": ({"client": {"exit_code": 1}}, {}, "client_error", FAILED),
+    "client fails, and the engine ends first when both are told to": (
+        {"client": {"exit_code": 1}, "last_words": ENGINE_DIED},
+        {},
+        "client_error",
+        FAILED,
+    ),
     "a stream that never ends": (
         {"endless_stream_at": 5, "itl_ms": 50},
         {"request_timeout_s": 1.0},

@@ -76,6 +76,7 @@ class Attempt:
         self.server_log = folder / f"server-{journal.attempt}.log"
         self.client_log = folder / f"client-{journal.attempt}.log"
         self._memory_before_gib: float | None = None
+        self._logged_by_stop: int | None = None  # bytes of a server's log that was running when it was told to stop
         self._outcome = AttemptOutcome()
 
     def run(self) -> AttemptOutcome:
@@ -240,6 +241,8 @@ class Attempt:
         finally:
             ended = server.exit_code()
             self._outcome.exit_code = ended
+            if ended is None and self.server_log.exists():
+                self._logged_by_stop = self.server_log.stat().st_size
             self._journal.enter(Phase.STOP)
             report = server.stop()
             self._outcome.abandoned = report.abandoned
@@ -285,6 +288,11 @@ class Attempt:
         outcome = self._outcome
         outcome.load = None
         evidence = self._evidence(error, self.server_log)
+        if isinstance(error, LoadFailed) and self._logged_by_stop is not None:
+            # An engine that is told to stop may end before its server, which then calls it dead: no cause of anything.
+            with self.server_log.open("rb") as log:
+                text = log.read(self._logged_by_stop).decode(errors="replace")
+            evidence = dataclasses.replace(evidence, log=text)
         diagnosis = diagnose(evidence)
         if isinstance(error, LoadFailed) and diagnosis.line is None and self.client_log.exists():
             by_client = diagnose(self._evidence(error, self.client_log, phase="client"))
